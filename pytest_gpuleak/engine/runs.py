@@ -167,6 +167,7 @@ class Runs:
     def begin_run(self, older: Iterable[Held], *, traced: bool = False) -> None:
         """Prepare for a re-run; `older` arrays are followed with those of the runs. One that is `traced` decides nothing."""
         self.poll("count")
+        del self._before[self.count - 1 :]  # a re-run that did not end
         self._before.append(self.alive_now())
         if traced:
             self._traced = self.count

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from functools import cached_property
-from time import perf_counter, process_time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuleak.engine.host_reruns import HostReruns
     from pytest_gpuleak.engine.late import LateSearch
     from pytest_gpuleak.engine.left_behind import LeftBehind
     from pytest_gpuleak.engine.older import OlderArrays
@@ -49,44 +47,14 @@ class SessionKnowledge:
         self.late: LateSearch | None = None
         """Who takes findings whose holders are searched for later, with others; None: each is searched for at once."""
         self._older: OlderArrays | None = None
-        self._began = perf_counter()
-        self._began_cpu = process_time()
         self.programs = 0
         """Number of compiled programs when a suspect was last checked."""
-        self.unexplained_growth_s = 0.0
-        """Seconds of CPU time spent so far on suspects for which neither arrays nor processes were found."""
-        self.vain_records_s = 0.0
-        """Seconds of CPU time spent so far on records of runs that found nothing, as was likely."""
-        self.leak_records_s = 0.0
-        """Seconds of CPU time spent so far on recording the host's memory for tests that arrays fail already."""
-        self.residue_s = 0.0
-        """Seconds of CPU time that the last search took for what a single run has added to the heap."""
-        self.lenders_s = 0.0
-        """Seconds of CPU time spent so far on finding who lends arrays their memory."""
-        self.traced_runs = 0
-        """Runs traced so far for the lines that create untracked arrays."""
+        self.lender_searches = 0
+        """Searches so far for what lends arrays their memory."""
         self.library_states: set[tuple[str, int]] = set()
         """Devices and bytes of what libraries keep there for the whole process, as far as a test has made it."""
         self.known_arrays: dict[int, int] = {}
         """Bytes of the memory behind untracked arrays at the last walk for them, by its key."""
-
-    def can_afford(self, free_s: float, share: float, expected_s: float = 0.0) -> bool:
-        """Tell whether a suspect may take `expected_s` that probably come to nothing, beside all such suspects so far."""
-        return self.is_within(self.unexplained_growth_s + expected_s, free_s, share)
-
-    def is_within(self, spent_s: float, free_s: float, share: float) -> bool:
-        """Tell whether `spent_s` of CPU time are within `free_s` and a `share` of the session's."""
-        return spent_s <= free_s + share * self.cpu_s
-
-    @property
-    def elapsed_s(self) -> float:
-        """Return the seconds since the session began."""
-        return perf_counter() - self._began
-
-    @property
-    def cpu_s(self) -> float:
-        """Return the seconds of CPU time that this process has taken since the session began."""
-        return process_time() - self._began_cpu
 
     @cached_property
     def roots(self) -> LastingRoots:
@@ -101,13 +69,6 @@ class SessionKnowledge:
         from pytest_gpuleak.explain.cycles import CycleReader
 
         return CycleReader(self.is_user_file)
-
-    @cached_property
-    def host_reruns(self) -> HostReruns:
-        """Return the account of the re-runs for growth of the host's memory alone."""
-        from pytest_gpuleak.engine.host_reruns import HostReruns
-
-        return HostReruns()
 
     def older(self, tracker: RunTracker) -> OlderArrays:
         """Return the arrays that are older than the running test."""

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
 
+MOST_ADDED_RERUNS = 2
+"""Re-runs beyond those asked for where one leaves a doubt. Bounds: the first begins from a settled heap and decides."""
+
 
 @dataclasses.dataclass
 class FirstRun:
@@ -113,7 +116,7 @@ class SuspectCheck:
             if not (runs.living() or evidence.suspects_beside()):
                 self._step = "2 settled"
                 return ""
-        wanted = self._policy.confirm
+        wanted, added = self._policy.confirm, 0
         while wanted:
             wanted -= 1
             why = self._run_again()  # 5
@@ -128,12 +131,13 @@ class SuspectCheck:
                 self._settle()  # 8
                 comparison = self._compare()
                 self._step = "9 settled"
-                if comparison.doubtful:  # 10: from the settled state nothing that stays is garbage
-                    wanted += 1
-                    continue
-            if not (comparison.grows or evidence.grows_beside()):
+            if (comparison.doubtful or evidence.counters.is_doubtful) and added < MOST_ADDED_RERUNS:
+                wanted, added = wanted + 1, added + 1  # 10: in the settled state nothing that stays is garbage
+                if not runs.settled:
+                    self._settle()
+            elif not (comparison.grows or evidence.grows_beside()):
                 return ""
-            if runs.count > 2 and comparison.grows:
+            elif added and comparison.grows:
                 self._step = "10 sure from a settled state"
         self._run_for_lines(recorded=evidence.begin_record())
         return ""
@@ -188,7 +192,12 @@ class SuspectCheck:
         self._has_lines = True
         with self._evidence.recording():
             logs: list[OriginLog] = []
-            if not self._run_again(logs if fails else None, traced=True):
+            failed = self._run_again(logs if fails else None, traced=True)
+            if failed and recorded:
+                # The test may fail because of the tracing (torch.compile's fullgraph, a mode of its own).
+                self._evidence.untracked.begin_again()
+                failed = self._run_again(traced=True)
+            if not failed:
                 lines = {key: line for log in logs for key, line in log.items()}
                 self._holders.note_lines(self._runs.count - 1, lines)
 
@@ -209,6 +218,7 @@ class SuspectCheck:
             return result.why
         if self._freed_by_setup:
             return ""
+        evidence.untracked.note_lines()
         growth = tracker.counters.end()
         evidence.processes.add_run()
         evidence.programs.add_run()

@@ -10,9 +10,9 @@ from pytest_gpuleak.engine.confirm.lenders import Lenders
 from pytest_gpuleak.engine.confirm.open_files import OpenFiles
 from pytest_gpuleak.engine.confirm.process_evidence import ProcessEvidence
 from pytest_gpuleak.engine.confirm.program_evidence import ProgramEvidence
-from pytest_gpuleak.engine.confirm.untracked_evidence import UntrackedEvidence
 from pytest_gpuleak.engine.describe import Supplement
 from pytest_gpuleak.engine.holders import Holders
+from pytest_gpuleak.engine.host_arrays import HostArrays
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.runs import Runs
 from pytest_gpuleak.engine.stages import COUNTERS, PROCESSES, READ, VERDICT
@@ -61,9 +61,9 @@ class SuspectEvidence:
         self.runs = Runs(tracker, guard, () if garbage is None else garbage.freed)
         self.holders = Holders(tracker, knowledge, self.runs, guard)
         self.counters = CounterEvidence(tracker, knowledge, subject, policy)
-        self.programs = ProgramEvidence(tracker, knowledge, subject)
-        self.untracked = UntrackedEvidence(tracker, knowledge, subject, policy, guard)
-        self.counters.watched_growth = self.untracked.floor
+        self.programs = ProgramEvidence(tracker, knowledge)
+        self.untracked = HostArrays(tracker, knowledge, subject, policy, guard)
+        self.counters.watched_growth = self.untracked.watched
         self.lenders = Lenders(tracker, knowledge, guard)
         self.files = OpenFiles(tracker, policy)
         self.processes = ProcessEvidence(tracker, policy, [], knowledge.is_user_file)
@@ -87,8 +87,7 @@ class SuspectEvidence:
     def count(self, growth: Growth) -> bool:
         """Take what a run has added to the counters; return whether anything but arrays that stay is suspected."""
         self.counters.add_run(self.runs, growth)
-        beside = self.runs.left_arrays
-        grown = self.untracked.add_run(self.counters.unexplained_host, growth, beside_arrays=beside)
+        grown = self.untracked.add_run(self.counters.unexplained_host, growth)
         return grown or not self.counters.explained
 
     def suspects_beside(self) -> bool:
@@ -104,7 +103,7 @@ class SuspectEvidence:
 
     def begin_record(self) -> bool:
         """Tell whether one more run is to be recorded for what it adds to the host's memory."""
-        return self.untracked.begin_record() or self.counters.wants_record
+        return self.untracked.begin_record() or self.counters.wants_rerun
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -123,7 +122,7 @@ class SuspectEvidence:
 
     def note_borrowed(self, arrays: Sequence[object]) -> None:
         """Note the memory that arrays borrow from objects that are no arrays."""
-        if self.untracked.floor is not None:
+        if self.untracked.watched is not None:
             self.lenders.note_borrowed(arrays)
 
     def of_arrays(self) -> Evidence:
@@ -162,4 +161,6 @@ class SuspectEvidence:
     def _judge_counters(self, evidence: Evidence) -> tuple[Finding, ...]:
         of_arrays = self.untracked.judge()
         counted = self.counters.judge(evidence, self.untracked.bytes_per_run)
+        if any(one.kind == "host" for one in counted):
+            of_arrays = tuple(one for one in of_arrays if one.kind != "host")
         return (*of_arrays, *self.files.judge(), *counted)

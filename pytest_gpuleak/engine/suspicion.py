@@ -9,7 +9,6 @@ from pytest_gpuleak.model.readings import HOST, OUTSIDE, OUTSIDE_FLOOR
 
 if TYPE_CHECKING:
     from pytest_gpuleak.engine.run_tracker import RunTracker
-    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
 
@@ -17,12 +16,12 @@ if TYPE_CHECKING:
 def may_have_grown(growth: Growth, policy: Policy, *, untracked: bool = True) -> bool:
     """Tell whether any counter may have grown beyond its limit.
 
-    `untracked` applies the lower limits for the arrays that the collector does not track, where there can be any.
+    The host's is `retained_bytes`, if that is less than `host_bytes`: it may be gradients that no code has read. With
+    `untracked` it is `array_bytes` where there can be arrays that the collector does not track.
     """
     for (device, metric), size in growth.bytes.items():
         if device == HOST:
-            least = min(policy.retained_bytes, policy.host_bytes) if untracked else policy.host_bytes
-            if size >= max(least, 1) + growth.imported:
+            if size >= max(min(policy.retained_bytes, policy.host_bytes), 1) + growth.imported:
                 return True
             if untracked and size > policy.array_bytes + growth.imported and may_have_untracked_arrays():
                 return True
@@ -37,13 +36,10 @@ def may_have_grown(growth: Growth, policy: Policy, *, untracked: bool = True) ->
     return False
 
 
-def is_worth_a_check(growth: Growth, policy: Policy, tracker: RunTracker, knowledge: SessionKnowledge) -> bool:
-    """Tell whether to check a test for its growth alone; each call is one test.
+def is_worth_a_check(growth: Growth, policy: Policy, tracker: RunTracker) -> bool:
+    """Tell whether to check a test for its growth alone.
 
-    Growth of the host below its limit matters only as arrays: where none was added, it is nearly always a first use.
+    Growth of the host below its limits matters only as arrays: where the run has left no more than there were, it is
+    a first use, or arrays that replaced smaller ones, which are looked for from `retained_bytes` up.
     """
-    if not may_have_grown(growth, policy):
-        return False
-    if may_have_grown(growth, policy, untracked=False) or tracker.may_have_added_arrays:
-        return True
-    return knowledge.host_reruns.are_worth_a_doubt(knowledge.elapsed_s, growth.host - growth.imported)
+    return may_have_grown(growth, policy, untracked=tracker.may_have_added_arrays)

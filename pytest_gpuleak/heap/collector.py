@@ -52,7 +52,7 @@ if TYPE_CHECKING:
             """Record that the full collection froze everything: the freeze point has moved."""
 
 
-__all__ = ["GcView", "PausedCollector", "collect", "collect_recent", "collect_unseen", "collect_young", "current_view", "delivered_again", "epochs_supported", "freeze", "get_freeze_count", "get_objects",
+__all__ = ["GcView", "PausedCollector", "collect", "collect_recent", "collect_unseen", "collect_young", "current_view", "delivered_again", "epochs_supported", "freeze", "full_collections", "get_freeze_count", "get_objects",
            "get_referrers", "installed", "instances_of", "unfreeze", "whole_heap", "why_no_epochs"]  # fmt: skip
 
 
@@ -130,6 +130,14 @@ def collect_young() -> int:
     return _installed[0].collect_young() if _installed else 0
 
 
+def full_collections() -> int:
+    """Return how many collections of the whole heap have run in this process, as far as that is counted."""
+    if _installed:
+        return _installed[0].full_collections
+    stats = gc.get_stats() if sys.implementation.name == "cpython" else []
+    return stats[-1]["collections"] if stats else 0
+
+
 def delivered_again(unraisable: Any) -> bool:
     """Tell whether an uncatchable exception was a signal handler's that was lost in a callback: see `LostSignals`."""
     return bool(_installed) and _installed[0].signals.handles(unraisable)
@@ -151,6 +159,8 @@ class GcView:
         self._saved: dict[str, Any] = {}
         self._border_moved = self._thawed = self._frozen = self._collecting = self._young_alone = False
         self._frozen_before = 0
+        self.full_collections = 0
+        """Collections of the whole heap since the view was installed, the plugin's own included."""
         self.on_collected: Callable[[], None] = lambda: None
         self.before_aging: Callable[[], None] = lambda: None
         """Called before young objects become old. It must not raise."""
@@ -243,9 +253,10 @@ class GcView:
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:
         if self.signals.lost:
             self.signals.go_on(phase)
-        if info["generation"] != 2 or self._listener.user_frozen or self._thawed or not self._frozen:
+        if info["generation"] != 2 or self._young_alone:
             return
-        if self._young_alone:
+        self.full_collections += phase == "start"
+        if self._listener.user_frozen or self._thawed or not self._frozen:
             return
         if phase == "start":
             self._listener.begin_collection()

@@ -251,7 +251,7 @@ class LeakCheck:
             growth = tracker.without_pools(growth)
             if not suspected:
                 growth = tracker.without_workspaces(growth)
-                suspected = is_worth_a_check(growth, policy, tracker, self.knowledge)
+                suspected = is_worth_a_check(growth, policy, tracker)
         if suspected := tracker.compiled() | tracker.opens_files() | suspected:
             stop_timer(item)
             rebuilt_s = sum(setup.setup_s for setup in released)

@@ -29,3 +29,20 @@ def test_memory_is_borrowed_of_an_array_that_the_run_may_have_made(
     unguarded: Any = nullcontext
     Lenders(tracker, knowledge, unguarded).note_borrowed(["weight"])
     assert asked == ([["weight"]] if may_have_added else [])
+
+
+def test_so_many_searches_are_made_in_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each walks the heap, and lenders are told beside the holder: they change no verdict."""
+    searched: list[object] = []
+    monkeypatch.setattr(Lenders, "_search", lambda _, places: searched.append(places))
+    knowledge: Any = SimpleNamespace(lender_searches=0)
+    tracker: Any = None
+    unguarded: Any = lambda _: nullcontext()  # noqa: E731 - of the stage
+    reading = SimpleNamespace(storage=7)
+    evidence: Any = SimpleNamespace(survivors=[SimpleNamespace(reading=reading)])
+    for _ in range(lenders.MAX_SEARCHES + 3):
+        one = Lenders(tracker, knowledge, unguarded)
+        one.find(evidence)  # borrows nothing
+        one._borrowed[100] = 7
+        one.find(evidence)
+    assert searched == [{100: 7}] * lenders.MAX_SEARCHES

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
-from pytest_gpuleak.engine.judge.untracked import UntrackedRuns, judge_untracked
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuleak.engine.judge.untracked import UntrackedRuns, added_by_record, judge_cut, judge_untracked
 from pytest_gpuleak.model.evidence import Survivor
 from pytest_gpuleak.model.findings import Finding, Holder, HolderKind, PathStep
 from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.model.readings import ArrayReading
+
+if TYPE_CHECKING:
+    from random import Random
 
 MIB = 2**20
 POLICY = Policy()
@@ -35,13 +42,13 @@ def judged(runs: UntrackedRuns, *, frames_count: bool = False) -> list[tuple[str
 def test_what_a_recorded_run_adds_grows() -> None:
     runs = UntrackedRuns((left(MIB), left(MIB, storage=2)), grows=True)
     assert judged(runs) == [("growing", "app.KEPT", 2 * MIB, True)]
-    assert runs.per_run == 2 * MIB
+    assert added_by_record(runs, POLICY, frames_count=False)[1] == 2 * MIB
 
 
 def test_growth_up_to_the_limit_is_none() -> None:
     runs = UntrackedRuns((left(POLICY.array_bytes),), grows=True)
     assert judged(runs) == []
-    assert runs.per_run == 0
+    assert added_by_record(runs, POLICY, frames_count=False) == ([], 0)
     assert judged(UntrackedRuns((left(POLICY.array_bytes + 1),), grows=True))[0][3]
 
 
@@ -84,3 +91,45 @@ def test_memory_without_a_holder_is_blamed_only_where_the_run_surely_left_it() -
     nameless = left(MIB, "nothing", kind="unknown", storage=7)
     assert judged(UntrackedRuns((nameless,))) == []
     assert judged(UntrackedRuns((nameless,), sure=frozenset((7,)))) == [("retained", "nothing", MIB, True)]
+
+
+def test_what_a_cut_walk_leaves_unknown_is_a_note() -> None:
+    (note,) = judge_cut([3 * MIB, 2 * MIB], "heap")
+    assert (note.kind, note.failed, note.bytes, note.bytes_per_run) == ("host", False, 3 * MIB, 0)
+    assert note.evidence == (
+        "heap, run by run: +3.0 MiB, +2.0 MiB",
+        "whether arrays explain this is unknown: the walk over the heap for them was cut at its bound",
+    )
+
+
+PLACES: list[tuple[str, str, HolderKind]] = [
+    ("app.KEPT", "[0]", "module"),
+    ("app.LAST", ".data", "module"),
+    ("app.OTHER", "[0][1]", "module"),
+    ("frame", ".x", "frame"),
+    ("nothing", "", "unknown"),
+]
+SIZES = st.sampled_from([1000, MIB // 4, MIB, 16 * MIB])
+
+
+@given(
+    st.lists(st.tuples(SIZES, st.sampled_from(PLACES)), max_size=8),
+    st.lists(SIZES, max_size=4),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_the_order_in_which_arrays_are_met_changes_no_verdict(
+    arrays: list[tuple[int, tuple[str, str, HolderKind]]],
+    gone: list[int],
+    grows: bool,
+    random: Random,
+) -> None:
+    survivors = [
+        left(size, root, edge, kind, storage) for storage, (size, (root, edge, kind)) in enumerate(arrays, start=1)
+    ]
+    shuffled = random.sample(survivors, len(survivors))
+    verdicts = [
+        judged(UntrackedRuns(tuple(some), gone=Counter(gone), grows=grows, sure=frozenset(range(0, 9, 2))))
+        for some in (survivors, shuffled)
+    ]
+    assert sorted(verdicts[0]) == sorted(verdicts[1])

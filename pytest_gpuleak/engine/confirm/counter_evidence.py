@@ -1,31 +1,29 @@
-"""Collect the counters of one suspect run by run: settle them, and record what the re-runs add."""
+"""Collect the counters of one suspect run by run: settle them, and record what the re-runs add.
+
+Where only the host's memory grew, the re-run comes before the steps that walk the whole heap: most such growth is a first
+use, which the next run does not repeat. Garbage that only a full collection finds may then distort both runs. So wherever
+it may matter (the re-run grew too, or the whole heap was collected during it), both are settled together, and the re-run
+counts for half of what the two have added, which is never less than the smaller growth. If that is too much, one more
+run, from the settled state, decides. So the verdict is the same as if the first run had been settled before the second.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from time import process_time
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.bulk import read_arrays
-FIRST_RERUN = 2
-from pytest_gpuleak.engine.confirm.walk_limits import comes_before_rerun, may_record_beside_leak
 from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, BLOCK, CounterRun, HostLimits, judge_counters, suspects
-from pytest_gpuleak.engine.settle.steps import (
-    Collection,
-    Waits,
-    YoungCollection,
-    device_steps,
-    full_collection,
-    paced,
-)
+from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Waits, device_steps, full_collection, paced
+from pytest_gpuleak.heap.collector import full_collections
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, Growth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytest_gpuleak.adapters.probe_protocol import HostGrowth
-    from pytest_gpuleak.adapters.protocol import AllocationHistory, ArrayFramework
+    from pytest_gpuleak.adapters.protocol import AllocationHistory, ArrayFramework, SettleStep
     from pytest_gpuleak.engine.runs import Runs
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
@@ -34,6 +32,9 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Contribution, Finding
     from pytest_gpuleak.model.policy import Policy
 
+
+FIRST_RERUN = 2
+"""Number of runs once a test was run again."""
 
 SLACK_SHARE = 16
 """Tolerance (1/16): arrays may exceed the growth by this part, because something small was freed meanwhile."""
@@ -49,12 +50,16 @@ class CounterEvidence:
         self._policy = policy
         self._runs: list[CounterRun] = []
         self._suspected: set[str] = set()
+        self._grown: set[str] = set()
+        self._first_is_unsettled = False
+        self._first_explained = 0
+        self._both: Growth | None = None  # the last run, settled together with the first one
+        self.is_doubtful = False
+        """Whether the last run has grown the host only if it replaced what the first one left: one more, plain, tells."""
+        self._collections = 0
         self._recording = False
-        self._grew_again = self._host_grew_again = False
-        self._first_was_brief = False
-        self._beside_leak = self._leaves_host = False
         self.watched_growth: int | None = None
-        """Unexplained growth of the host (bytes) above which a run is settled, for evidence that takes it; or None."""
+        """Unexplained growth of the host (bytes) above which a run that may have added arrays is settled; or None."""
         self.unexplained_host = 0
         """Bytes that the last run added to the host, as far as no array found so far explains them."""
         self._histories: list[AllocationHistory] = []
@@ -65,16 +70,18 @@ class CounterEvidence:
         growth = self._settled(investigation, growth)
         if not self._runs:
             growth = self._without_library_states(investigation, growth)
-        grown = self._unexplained(investigation, growth)
         not_read = self._reveal(investigation, growth)
-        if grown:
-            grown = self._unexplained(investigation, growth)
-        self.unexplained_host = self._unexplained_host(investigation, growth)
-        self._suspected |= grown
-        self._grew_again = bool(grown) and bool(self._runs)
-        self._host_grew_again = self._grew_again and HOST in grown
+        self.is_doubtful = False
+        if self._both is not None:
+            net, growth = growth._replace(bytes=self._both.bytes), self._half_of(investigation, growth, self._both)
+            self.is_doubtful = self._grows(investigation, growth) and not self._grows(investigation, net)
+        if not self._runs:
+            self._first_explained = self._explained_host(investigation, growth)
+        self._grown = self._unexplained(investigation, growth)
+        self._suspected |= self._grown
+        self.unexplained_host = growth.host - self._explained_host(investigation, growth)
         self._runs.append(CounterRun(growth, self._end_record(), not_read=not_read))
-        return bool(grown) or investigation.left_arrays
+        return bool(self._grown) or investigation.left_arrays
 
     def forget_reruns(self) -> None:
         """Forget all re-runs, because a re-run could not be recorded to its end."""
@@ -84,10 +91,9 @@ class CounterEvidence:
     def recording(self) -> Iterator[None]:
         """Record what the re-run within this context adds to the counters, if they grew before."""
         counters = self._tracker.counters
+        self._collections = full_collections()
         self._histories = self._tracker.frameworks.allocation_histories() if self._suspected - {HOST} else []
-        began = process_time()
-        records = self._host_grew_again and not self._leaves_host
-        if records:
+        if HOST in self._grown and len(self._runs) > 1 and not self.is_doubtful:
             self._recording = True
             with self._tracker.detector.whole_heap():
                 counters.begin_record()
@@ -99,17 +105,6 @@ class CounterEvidence:
         finally:
             self._end_record()
             self._take_blocks()
-            if records and self._beside_leak:
-                self._knowledge.leak_records_s += process_time() - began
-
-    def choose_record(self, *, beside_leak: bool) -> None:
-        """Choose whether one more run is recorded for the host's memory; `beside_leak`, arrays fail the test already.
-
-        Then the record only adds to what is known, at a re-run and two walks over the heap: once few seconds have gone
-        on such records, what the host's memory adds is a note until that leak is mended.
-        """
-        self._beside_leak = beside_leak
-        self._leaves_host = beside_leak and not may_record_beside_leak(self._knowledge, self._subject.expected_s)
 
     def _take_blocks(self) -> None:
         histories, self._histories = self._histories, []
@@ -138,15 +133,12 @@ class CounterEvidence:
             return self._tracker.counters.end_record()
 
     @property
-    def wants_record(self) -> bool:
-        """Whether one more run is worth recording, which takes seconds: the host grew again, and no record says why.
-
-        Or growth after a brief look: only from then on is each run settled before the next one begins.
-        """
-        unsettled = self._first_was_brief and self._grew_again and len(self._runs) == FIRST_RERUN
-        if self._leaves_host and self.host_alone:
+    def wants_rerun(self) -> bool:
+        """Whether one more run is needed: the host grew again and no record says why, or the last run was not sure."""
+        if len(self._runs) < FIRST_RERUN:
             return False
-        return unsettled or (self._host_grew_again and not any(run.host for run in self._runs))
+        unsure = self.is_doubtful or (self._both is not None and bool(self._grown))
+        return unsure or (HOST in self._grown and not any(run.host for run in self._runs))
 
     @property
     def explained(self) -> bool:
@@ -160,8 +152,7 @@ class CounterEvidence:
 
     def judge(self, evidence: Evidence, known_host: int = 0) -> tuple[Finding, ...]:
         """Return the findings on what no array explains; `known_host` bytes of the host's growth a run are explained."""
-        found = judge_counters(self._runs, evidence, self._policy, self._limits, known_host) if self._runs else ()
-        return tuple(map(_as_note, found)) if self._leaves_host else found
+        return judge_counters(self._runs, evidence, self._policy, self._limits, known_host) if self._runs else ()
 
     def _unexplained(self, investigation: Runs, growth: Growth) -> set[str]:
         return suspects(growth, self._known(investigation), self._policy, self._limits)
@@ -170,50 +161,77 @@ class CounterEvidence:
         sizes, arrays = investigation.added()
         return {**sizes, HOST: sizes.get("cpu", 0) + ARRAY_OBJECTS * arrays}
 
+    def _explained_host(self, investigation: Runs, growth: Growth) -> int:
+        # Every host counter includes CPU tensors.
+        return self._known(investigation).get(HOST, 0) + growth.imported + growth.compiled
+
     def _settled(self, investigation: Runs, growth: Growth) -> Growth:
         """Settle, and return the growth that remains. Never more than at first: later growth is the plugin's own."""
-        tracker, counters, safeguards = self._tracker, self._tracker.counters, self._knowledge.safeguards
+        counters = self._tracker.counters
+        with_first = self._first_is_unsettled and len(self._runs) == 1
+        self._both = None
+        collected = with_first and full_collections() != self._collections
         # Unread arrays are searched for on the whole heap, so rule out first what a young collection frees.
+        # The devices first: clearing a workspace takes microseconds, a full collection a tenth of a second.
+        if self._may_go(investigation, growth):
+            for step in (*device_steps(self._knowledge.safeguards, self._tracker.frameworks), *CHEAP_STEPS):
+                for _ in paced(step.steps()):
+                    growth = growth.lowest(counters.end())
+                if not self._may_go(investigation, growth):
+                    break
+        if with_first and (collected or self._may_go(investigation, growth)):
+            return self._settled_with_first(investigation, growth)
         if not self._may_go(investigation, growth):
             return growth
-        # The devices first: clearing a workspace takes microseconds, a full collection a tenth of a second.
-        for step in (*device_steps(safeguards, tracker.frameworks), Collection(1), YoungCollection()):
-            for _ in paced(step.steps()):
-                growth = growth.lowest(counters.end())
-            if not self._may_go(investigation, growth):
-                return growth
         if not self._runs:
-            self._first_was_brief = self._may_be_brief(investigation, growth)
-        if self._is_brief:
-            return growth
-        # What the first run left goes now too, which would hide what this one left: one more run decides.
-        frees_more = self._first_was_brief and len(self._runs) == 1
-        collections = () if investigation.collected else (full_collection(safeguards),)
-        for step in (*collections, *self._subject.settle_steps(), Waits(tracker.threads)):
+            self._first_is_unsettled = self._may_stay_unsettled(investigation, growth)
+            if self._first_is_unsettled:
+                return growth
+        for step in self._full_steps(investigation):
             if not self._unexplained(investigation, growth):
                 return growth
             for _ in paced(step.steps()):
-                if frees_more:
-                    continue
                 growth = growth.lowest(counters.end())
                 if not self._unexplained(investigation, growth):
                     return growth
         return growth
 
-    @property
-    def _is_brief(self) -> bool:
-        return self._first_was_brief and not self._runs
+    def _full_steps(self, investigation: Runs) -> tuple[SettleStep, ...]:
+        collections = () if investigation.collected else (full_collection(self._knowledge.safeguards),)
+        return (*collections, *self._subject.settle_steps(), Waits(self._tracker.threads))
 
-    def _may_be_brief(self, investigation: Runs, growth: Growth) -> bool:
-        """Tell whether the re-run comes before what walks the whole heap: it shows at once that a first use is no growth.
+    def _settled_with_first(self, investigation: Runs, growth: Growth) -> Growth:
+        """Settle the first two runs together, until half of what they have added is no growth; keep it in `_both`.
+
+        Return the last run's growth, which what the first run's garbage took does not make smaller.
+        """
+        self._both = growth
+        for step in self._full_steps(investigation):
+            if not self._may_go(investigation, self._half_of(investigation, growth, self._both)):
+                break
+            for _ in paced(step.steps()):
+                self._both = self._both.lowest(self._tracker.counters.end())
+        sizes = {key: size if _of_both(key) else self._both.bytes.get(key, size) for key, size in growth.bytes.items()}
+        return growth._replace(bytes=sizes)
+
+    def _half_of(self, investigation: Runs, growth: Growth, both: Growth) -> Growth:
+        """Return the growth with half of what the first two runs have added to the host, and outside the allocators."""
+        first = self._runs[0].growth.bytes
+        explained = self._explained_host(investigation, growth)
+        sizes = dict(growth.bytes)
+        for key in filter(_of_both, sizes):
+            of_arrays = (explained, self._first_explained) if key[0] == HOST else (0, 0)
+            rest = first.get(key, 0) + both.bytes.get(key, 0) - sum(of_arrays)
+            sizes[key] = of_arrays[0] + rest // 2
+        return growth._replace(bytes=sizes)
+
+    def _may_stay_unsettled(self, investigation: Runs, growth: Growth) -> bool:
+        """Tell whether the re-run comes before what walks the whole heap: no device's allocator has grown.
 
         The first test to use a kernel of CUDA adds its module to the heap, 10 to 170 MiB, and to the device, as each test
         after it for its own.
         """
-        comes_first = (
-            comes_before_rerun(self._knowledge) and not investigation.left_arrays
-        )  # which are run again anyway
-        if not self._policy.confirm or comes_first:
+        if not self._policy.confirm or self._subject.why_not_again():
             return False
         inside = growth._replace(bytes={key: size for key, size in growth.bytes.items() if key[1] != OUTSIDE})
         return self._unexplained(investigation, inside) <= {HOST}
@@ -230,17 +248,15 @@ class CounterEvidence:
 
     def _may_go(self, investigation: Runs, growth: Growth) -> bool:
         """Tell whether growth is left that matters, so that a collection of what is young is worth a try."""
-        watched = self.watched_growth
-        return bool(
-            self._unexplained(investigation, growth)
-            or self._room(investigation, growth)
-            or (watched is not None and self._unexplained_host(investigation, growth) > watched)
-        )
+        return self._grows(investigation, growth) or bool(self._room(investigation, growth))
 
-    def _unexplained_host(self, investigation: Runs, growth: Growth) -> int:
-        # Every host counter includes CPU tensors.
-        known = self._known(investigation).get(HOST, 0)
-        return growth.host - known - growth.imported - growth.compiled
+    def _grows(self, investigation: Runs, growth: Growth) -> bool:
+        if self._unexplained(investigation, growth):
+            return True
+        watched = self.watched_growth
+        if watched is None or not self._tracker.may_have_added_arrays:
+            return False
+        return growth.host - self._explained_host(investigation, growth) > watched
 
     def _reveal(self, investigation: Runs, growth: Growth) -> frozenset[str]:
         """Give unread arrays, which C++ alone knows, to the investigation where the counters have room for them.
@@ -270,20 +286,17 @@ class CounterEvidence:
                 for device, size in reading.places():
                     if device in room and (device, "requested") not in growth.bytes:
                         room[device] -= sign * (-size % BLOCK)
-        unexplained = self._unexplained_host(investigation, growth)
-        # A brief look searches for gradients only where the run may have made any.
-        if unexplained >= self._policy.retained_bytes and not (
-            self._is_brief and not self._tracker.may_have_made_gradients
+        unexplained = growth.host - self._explained_host(investigation, growth)
+        # Before the first run is settled, gradients are searched for only where it may have made any.
+        if unexplained >= self._policy.retained_bytes and (
+            self._runs or not self._first_is_unsettled or self._tracker.may_have_made_gradients
         ):
             room["cpu"] = unexplained
         return {device: size for device, size in room.items() if size > 0}
 
 
-def _as_note(found: Finding) -> Finding:
-    if found.kind != "host":
-        return found
-    why = "not looked into by one more re-run, since the test fails already and such re-runs have taken long"
-    return dataclasses.replace(found, failed=False, evidence=(*found.evidence, why))
+def _of_both(key: tuple[str, str]) -> bool:
+    return key[0] == HOST or key[1] == OUTSIDE
 
 
 def share_of(arrays: list[object], size: int, slack: int, frameworks: Sequence[ArrayFramework]) -> list[object]:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.engine.judge.programs import judge_programs
-from pytest_gpuleak.engine.program_growth import PROGRAM_BYTES, count_compiled, programs_explain
+from pytest_gpuleak.engine.program_growth import PROGRAM_BYTES
 from pytest_gpuleak.heap.collector import collect, collect_young
 from pytest_gpuleak.model.readings import HOST
 
@@ -15,27 +15,16 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
-    from pytest_gpuleak.engine.subject import Subject
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.readings import Growth
-
-FREE_S = 1.0
-"""Seconds of CPU time of a session that may be spent on suspects of which compiling is known alone."""
-
-FREE_UNREAD_S = 0.25
-"""The same where nobody reads notes, since programs are never more than a note."""
-
-SHARE = 0.01
-"""The same as a share of the session's CPU time: nearly every test of some suites compiles."""
 
 
 class ProgramEvidence:
     """Collect the programs that a suspect's re-runs have compiled: what the first run has compiled is found again."""
 
-    def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge, subject: Subject) -> None:
+    def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge) -> None:
         self._tracker = tracker
         self._knowledge = knowledge
-        self._subject = subject
         self._before: Counter[str] = Counter()
         self._added: list[Counter[str]] = []
         self._unsure = False
@@ -43,29 +32,17 @@ class ProgramEvidence:
         """Host bytes of the programs that the first run has compiled and that are still there."""
         self.collected = False
         """Whether the whole heap was collected since the last re-run."""
-        self.wanted = False
-        """Whether the first run may have compiled, and a re-run for that alone is worth its time."""
 
-    def explain(self, growth: Growth) -> bool:
-        """Tell whether programs explain a run's growth, and the session has no time left to look further."""
-        if self._can_afford():
-            return False
-        compiled = count_compiled(self._tracker.frameworks, self._knowledge.programs)
-        explained = programs_explain(growth, compiled)
-        if explained:
-            self._knowledge.programs += compiled
-        return explained
+    @property
+    def wanted(self) -> bool:
+        """Whether the first run has compiled, so that a re-run tells whether each run does."""
+        return bool(self.first_run_bytes)
 
     def end_first_run(self) -> None:
         """Compare the number of programs with the last one known."""
         count = self._tracker.frameworks.programs_alive()
         self.first_run_bytes = max(count - self._knowledge.programs, 0) * PROGRAM_BYTES
         self._knowledge.programs = count
-        self.wanted = bool(self.first_run_bytes) and self._subject.expected_s is not None and self._can_afford()
-
-    def _can_afford(self) -> bool:
-        free_s = FREE_S if self._knowledge.notes_are_read else FREE_UNREAD_S
-        return self._knowledge.can_afford(free_s, SHARE, self._subject.expected_s or 0.0)
 
     def explained(self, growth: Growth, least: int, again: Callable[[], Growth]) -> Growth:
         """Return a re-run's growth with its programs' host bytes; what exceeds `least` beside them is read `again`."""

@@ -8,15 +8,20 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.engine.judge.arrays import MINOR_SHARE, judge
 from pytest_gpuleak.model.evidence import Evidence
+from pytest_gpuleak.model.findings import Finding
+from pytest_gpuleak.model.fingerprint import fingerprint
+from pytest_gpuleak.model.text import format_signed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpuleak.model.evidence import Survivor
-    from pytest_gpuleak.model.findings import Finding, Holder
     from pytest_gpuleak.model.policy import Policy
 
 _NO_PLACE: Final = ("native", "unknown")
+
+CUT: Final = "whether arrays explain this is unknown: the walk over the heap for them was cut at its bound"
+"""Why growth that arrays may explain is a note."""
 
 
 @dataclasses.dataclass
@@ -29,7 +34,6 @@ class UntrackedRuns:
         imported: the modules that the first run imported: their own arrays are no residue.
         sure: keys of memory that the first run certainly left; other memory was chosen by its size.
         libraries: source files of holders that are installed libraries'.
-        per_run: bytes of each run's growth that the arrays explain.
     """
 
     survivors: tuple[Survivor, ...] = ()
@@ -39,26 +43,23 @@ class UntrackedRuns:
     imported: tuple[str, ...] = ()
     sure: frozenset[int] = frozenset()
     libraries: frozenset[str] = frozenset()
-    per_run: int = 0
 
 
 def judge_untracked(runs: UntrackedRuns, policy: Policy, *, frames_count: bool) -> tuple[Finding, ...]:
-    """Return the findings on the arrays, and note in `runs` how much of each run's growth they explain.
+    """Return the findings on the arrays.
 
     Growth fails over `array_bytes`. What does not grow fails from `retained_bytes` up, unless an installed library holds
     it: libraries fill caches on their first use. `frames_count` tells whether what a running frame holds was left.
     """
-    policy = policy._replace(growing_tensors=None, growing_bytes=policy.array_bytes, cycles="ignore")
-    survivors = [one for one in runs.survivors if frames_count or one.holder is None or one.holder.kind != "frame"]
+    limits = policy._replace(growing_tensors=None, growing_bytes=policy.array_bytes, cycles="ignore")
     if not runs.grows:
-        return _judge_residue([one for one in survivors if _is_residue(one, runs)], runs, policy)
-    added = _added(survivors, runs.gone)
-    total = sum(one.size for one in added)
-    if total <= policy.array_bytes:
+        survivors = _left(runs, frames_count=frames_count)
+        return _judge_residue([one for one in survivors if _is_residue(one, runs)], runs, limits)
+    added, total = added_by_record(runs, policy, frames_count=frames_count)
+    if not added:
         return ()
-    runs.per_run = total
     everything = frozenset(range(len(added)))
-    found = judge(Evidence(tuple(added), (frozenset(), everything)), policy)
+    found = judge(Evidence(tuple(added), (frozenset(), everything)), limits)
     return tuple(
         dataclasses.replace(one, failed=one.failed and one.bytes * MINOR_SHARE > total)
         for one in found
@@ -66,20 +67,53 @@ def judge_untracked(runs: UntrackedRuns, policy: Policy, *, frames_count: bool) 
     )
 
 
-def _added(survivors: Sequence[Survivor], gone: Counter[int]) -> list[Survivor]:
-    """Return the new memory that replaces none of the same size. An attribute's value is replaced before an item."""
-    left = gone.copy()
+def added_by_record(runs: UntrackedRuns, policy: Policy, *, frames_count: bool) -> tuple[list[Survivor], int]:
+    """Return what the recorded re-run has added, and its bytes; nothing up to the limit, or without a record.
+
+    New memory that replaces memory of the same size adds nothing. An attribute's value is replaced before an item.
+    """
     added: list[Survivor] = []
-    for one in sorted(survivors, key=lambda one: _items(one.holder)):
-        if left[one.size] > 0:
-            left[one.size] -= 1
-        else:
-            added.append(one)
-    return added
+    if runs.grows:
+        left = runs.gone.copy()
+        for one in sorted(_left(runs, frames_count=frames_count), key=_items_first):
+            if left[one.size] > 0:
+                left[one.size] -= 1
+            else:
+                added.append(one)
+    total = sum(one.size for one in added)
+    return (added, total) if total > policy.array_bytes else ([], 0)
 
 
-def _items(holder: Holder | None) -> int:
-    return 0 if holder is None else sum(step.edge.startswith("[") for step in holder.path)
+def judge_cut(grown: Sequence[int], metric: str) -> tuple[Finding, ...]:
+    """Return the note on growth of the heap that arrays may explain: whether they do is unknown.
+
+    `grown` has the bytes of each run, as the counter `metric` tells.
+    """
+    return (
+        Finding(
+            kind="host",
+            failed=False,
+            device="cpu",
+            count=0,
+            bytes=grown[0],
+            bytes_per_run=0,
+            fingerprint=fingerprint("unattributed host", None),
+            metric=metric,
+            evidence=(f"{metric}, run by run: {', '.join(map(format_signed, grown))}", CUT),
+        ),
+    )
+
+
+def _left(runs: UntrackedRuns, *, frames_count: bool) -> list[Survivor]:
+    return [one for one in runs.survivors if frames_count or one.holder is None or one.holder.kind != "frame"]
+
+
+def _items_first(survivor: Survivor) -> tuple[object, ...]:
+    """Order by how many items lead to the memory, then by all that is told of it: not by the order in which it was met."""
+    holder, reading = survivor.holder, survivor.reading
+    items = 0 if holder is None else sum(step.edge.startswith("[") for step in holder.path)
+    place = ("", "") if holder is None else (holder.root, holder.text)
+    return items, *place, survivor.size, reading.dtype, reading.shape, reading.storage
 
 
 def _is_residue(survivor: Survivor, runs: UntrackedRuns) -> bool:

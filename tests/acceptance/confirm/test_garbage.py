@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.engine.confirm import program_evidence
-
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
@@ -73,25 +71,6 @@ def test_what_stays_beside_a_cycle_is_found_and_the_cycle_too(run: Runner) -> No
     growing, cycle = found.tests["test_it"]["findings"]
     assert (growing["kind"], growing["bytes"], growing["holder"]["text"]) == ("growing", 100, "test_it.HISTORY[0]")
     assert (cycle["kind"], cycle["count"], cycle["bytes"]) == ("cycle", 1, 300)
-
-
-def test_a_cycle_is_told_of_where_programs_explain_the_growth_beside_it(
-    run: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(program_evidence.ProgramEvidence, "explain", lambda *_: True)
-    found = run(
-        CYCLE
-        + """
-    ONCE = []
-
-    def test_it():
-        make_cycle(300)
-        if not ONCE:
-            ONCE.append("x" * 2**23)
-    """
-    )
-    assert found.verdicts == {"test_it": "noted"}
-    assert found.finding("test_it")["kind"] == "cycle"
 
 
 @pytest.mark.parametrize(("cycles", "verdict"), [("fail", "leaked"), ("ignore", "clean")])

@@ -1,4 +1,4 @@
-"""Once suspects have come to nothing, the re-run decides on growth of the host before anything walks the heap."""
+"""The re-run decides on growth of the host before anything walks the heap, and garbage distorts no verdict."""
 
 from __future__ import annotations
 
@@ -15,13 +15,9 @@ BRIEF = """
     import ctypes
     import gc
 
-    from pytest_gpuleak.engine.confirm import walk_limits
-
-    walk_limits.FREE_BEFORE_RERUN_S = -1.0  # as if the session had spent its time
-
     MIB = 2**20
     USED = set()
-    RUNS = []
+    RUNS, SLOT = [], {}
 
     def note_collection(phase, info):
         if phase == "start" and info["generation"] == 2:
@@ -79,6 +75,20 @@ def test_growth_and_garbage_are_told_apart_all_the_same(run: Runner) -> None:
     def test_grows_beside_more_garbage():
         allocate(12 * MIB)
         old_garbage(40 * MIB)
+
+    def test_grows_while_the_garbage_of_the_run_before_goes():
+        gc.collect()
+        allocate(12 * MIB)
+        old_garbage(40 * MIB)
+
+    def test_replaces_through_a_cycle():
+        ring = [bytearray(30 * MIB)]
+        ring.append(ring)
+        SLOT["ring"] = ring
+
+    def test_first_use_in_a_test_that_collects():
+        gc.collect()
+        SLOT.setdefault("once", bytearray(30 * MIB))
         """,
         apart=True,
     )
@@ -86,6 +96,9 @@ def test_growth_and_garbage_are_told_apart_all_the_same(run: Runner) -> None:
         "test_grows": "leaked",
         "test_garbage": "clean",
         "test_grows_beside_more_garbage": "leaked",
+        "test_grows_while_the_garbage_of_the_run_before_goes": "leaked",
+        "test_replaces_through_a_cycle": "clean",
+        "test_first_use_in_a_test_that_collects": "clean",
     }
     assert found.finding("test_grows")["kind"] == "host"
 

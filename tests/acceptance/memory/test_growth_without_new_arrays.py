@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuleak.adapters.registry import untracked_array_counts
-from pytest_gpuleak.engine import host_reruns
-from pytest_gpuleak.engine.confirm.residue import Residue
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.explain.untracked_arrays import HeapArrays
     from tests.conftest import Runner
 
 pytest.importorskip("numpy")
@@ -80,44 +77,8 @@ def test_a_little_growth_with_a_new_array_is_always_checked_again(run: Runner) -
     assert set(found.verdicts.values()) == {"clean"}
 
 
-def test_a_slow_test_is_run_again_once_another_grows_alike(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_reruns, "SLOW_RERUN_S", 0.0)
-    found = run(
-        """
-        import time
-        import numpy
-
-        KEPT, RUNS = [], []
-
-        def grow(name, size):
-            time.sleep(0.06)
-            RUNS.append(name)
-            KEPT.append(bytes(size))
-
-        def test_first():
-            grow("first", 2**24)
-
-        def test_other():
-            grow("other", 2**26)
-
-        def test_alike():
-            grow("alike", 2**24 + 2**20)
-
-        def test_last():
-            grow("last", 2**25)
-        """
-    )
-    assert found.verdicts == {
-        "test_first": "clean",
-        "test_other": "clean",
-        "test_alike": "leaked",
-        "test_last": "leaked",  # no other test follows
-    }
-
-
 @pytest.mark.parametrize("added", ["np.ones(2**18)", "[np.ones(128) for _ in range(2048)]"])
-def test_a_slow_test_that_adds_arrays_does_not_wait(run: Runner, monkeypatch: pytest.MonkeyPatch, added: str) -> None:
-    monkeypatch.setattr(host_reruns, "SLOW_RERUN_S", 0.0)
+def test_a_slow_test_that_adds_arrays_is_run_again(run: Runner, added: str) -> None:
     found = run(
         f"""
         import time
@@ -126,7 +87,7 @@ def test_a_slow_test_that_adds_arrays_does_not_wait(run: Runner, monkeypatch: py
         KEPT = []
 
         def test_array():
-            time.sleep(0.06)
+            time.sleep(0.3)
             KEPT.append({added})
 
         def test_nothing():
@@ -136,64 +97,19 @@ def test_a_slow_test_that_adds_arrays_does_not_wait(run: Runner, monkeypatch: py
     assert found.verdicts == {"test_array": "leaked", "test_nothing": "clean"}
 
 
-def test_a_slow_test_whose_new_arrays_are_too_small_for_its_growth_waits(
-    run: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host_reruns, "SLOW_RERUN_S", 0.0)
-    walked: list[bool] = []
-    choose = Residue.choose
-
-    def noted(self: Residue, heap: HeapArrays) -> tuple[list[object], dict[int, int] | None]:
-        walked.append(True)
-        return choose(self, heap)
-
-    monkeypatch.setattr(Residue, "choose", noted)
+def test_an_array_that_is_replaced_through_a_cycle_does_not_grow(run: Runner) -> None:
     found = run(
         """
-        import time
         import numpy as np
 
-        KEPT = []
+        SLOT = {}
 
-        def test_first_use():
-            time.sleep(0.06)
-            KEPT.append((bytes(2**24), np.ones(100)))
-
-        def test_number_of_runs():
-            assert len(KEPT) == 1
-        """
-    )
-    found.result.assert_outcomes(passed=2)
-    assert walked == [True]  # what it has not found is not looked for again
-
-
-@pytest.mark.parametrize("leaves", ["", "cycle()"], ids=["", "and cycles"])
-def test_re_runs_for_a_little_growth_are_in_vain_beside_cycles_too(
-    run: Runner, monkeypatch: pytest.MonkeyPatch, leaves: str
-) -> None:
-    """The young collection of the first run has told of the cycles: the re-runs were for the host's memory alone."""
-    monkeypatch.setattr(host_reruns, "SMALL_SUM_S", 0.0)
-    monkeypatch.setattr(host_reruns, "SMALL_SHARE", 0.0)
-    found = run(
-        f"""
-        import numpy as np, pytest
-        from tests.support.standin import Buffer
-
-        RUNS, KEPT = [], []
-
-        def cycle():
-            node = [Buffer(64)]
+        def test_replaces():
+            node = [np.ones(2**21)]
             node.append(node)
-
-        @pytest.mark.parametrize("number", range(6))
-        def test_first_use(number):
-            RUNS.append(number)
-            if number not in RUNS[:-1]:
-                KEPT.append(("x" * (300 * 2**10), [np.ones(1) for _ in range(20)]))
-            {leaves}
-
-        def test_number_of_runs():
-            assert len(RUNS) == 6 + 1, RUNS
-        """
+            SLOT["node"] = node
+        """,
+        apart=True,
     )
-    found.result.assert_outcomes(passed=7)
+    (finding,) = found.tests["test_replaces"]["findings"]
+    assert (finding["kind"], finding["bytes_per_run"]) == ("retained", 0)

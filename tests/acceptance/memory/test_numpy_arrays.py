@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuleak.adapters.registry import untracked_array_counts
-from pytest_gpuleak.engine import host_reruns
-from pytest_gpuleak.engine.confirm import untracked_evidence, walk_limits
-from pytest_gpuleak.engine.confirm.allocation_lines import AllocationLines
-from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+from pytest_gpuleak.engine.judge.untracked import CUT
+from pytest_gpuleak.explain.untracked_arrays import HeapArrays
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.conftest import Runner
 
 pytest.importorskip("numpy")
@@ -383,12 +383,9 @@ def test_a_dear_counter_hides_no_array(run: Runner) -> None:
     assert kinds == {name: expected[name.partition("[")[0]] for name in kinds}
 
 
-@pytest.mark.parametrize(("elements", "added", "runs"), [(10, 1, 2), (2**17, 1, 3), (10, 0, 3), (2**17, 0, 4)])
+@pytest.mark.parametrize(("elements", "added", "runs"), [(10, 1, 2), (2**17, 1, 3), (10, 0, 2), (2**19, 0, 3)])
 def test_growth_that_no_array_can_explain_is_not_recorded(run: Runner, elements: int, added: int, runs: int) -> None:
-    """Where all arrays are smaller than what the runs have added, one more would tell nothing.
-
-    A quick test that adds no array is run once more before that is asked: what a first use adds fades by then.
-    """
+    """Where all arrays are smaller than what the runs have added, one more would tell nothing."""
     if not untracked_array_counts():
         pytest.skip("this interpreter does not count the references to NumPy's dtypes")
     found = run(
@@ -398,7 +395,7 @@ def test_growth_that_no_array_can_explain_is_not_recorded(run: Runner, elements:
         ARRAYS, KEPT, SMALL = np.ones({elements}), [], []
 
         def test_bytes():
-            KEPT.append(bytes(2**20))
+            KEPT.append(bytes(2**21))
             SMALL.extend(np.ones(1) for _ in range({added}))
 
         def test_number_of_runs():
@@ -578,55 +575,23 @@ BESIDE = """
 """
 
 
-def test_what_grows_beside_arrays_is_looked_for_in_vain_once(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded: list[str] = []
-    begin = untracked_evidence.UntrackedEvidence._begin
-
-    def noted(self: untracked_evidence.UntrackedEvidence) -> None:
-        recorded.append(self._subject.nodeid)
-        begin(self)
-
-    monkeypatch.setattr(untracked_evidence.UntrackedEvidence, "_begin", noted)
-    monkeypatch.setattr(walk_limits, "FREE_ONCE_S", 0.0)
-    monkeypatch.setattr(walk_limits, "SHARE", 0.0)
-    found = run(BESIDE, "test_it.py::test_arrays", "test_it.py::test_texts")
+def test_what_grows_beside_arrays_is_looked_for(run: Runner) -> None:
+    found = run(BESIDE)
     assert set(found.verdicts.values()) == {"leaked"}
-    # What finds something is not limited.
-    assert recorded == ["test_it.py::test_arrays", "test_it.py::test_texts[0]"]
-    assert {one["holder"]["root"] for one in found.tests["test_arrays"]["findings"]} == {
-        "test_it.KEPT",
-        "test_it.TABLES",
-    }
-
-
-@pytest.mark.parametrize(("limit_s", "traced"), [(-1.0, 0), (60.0, 1)])
-def test_a_run_that_leaves_arrays_is_traced_if_it_is_quick(
-    run: Runner, monkeypatch: pytest.MonkeyPatch, limit_s: float, traced: int
-) -> None:
-    started: list[bool] = []
-    start = AllocationLines.start
-
-    def noted(self: AllocationLines, expected_s: float | None) -> None:
-        start(self, expected_s)
-        started.append(self.tracing)
-
-    monkeypatch.setattr(AllocationLines, "start", noted)
-    monkeypatch.setattr(untracked_evidence, "TRACED_AT_ONCE_S", limit_s)
-    found = run(BESIDE, "test_it.py::test_arrays")
     roots = {one["holder"]["root"]: one["tensors"][0]["created"] for one in found.tests["test_arrays"]["findings"]}
     assert roots.keys() == {"test_it.KEPT", "test_it.TABLES"}
-    assert bool(roots["test_it.TABLES"]) == bool(traced)
-    assert started == [True] * traced
+    assert roots["test_it.TABLES"]["code"] == "TABLES.append(np.ones(2**20))"
 
 
 def test_growth_without_arrays_is_not_walked_over_for_lines(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     walked: list[bool] = []
+    plain = HeapArrays.plain
 
-    def note(*_: object) -> dict[int, object]:
+    def note(self: HeapArrays, wanted: Callable[[int, int], bool]) -> list[object]:
         walked.append(True)
-        return {}
+        return plain(self, wanted)
 
-    monkeypatch.setattr(untracked_evidence.UntrackedEvidence, "_lines_of_new", note)
+    monkeypatch.setattr(HeapArrays, "plain", note)
     found = run(
         """
         import numpy as np
@@ -634,7 +599,7 @@ def test_growth_without_arrays_is_not_walked_over_for_lines(run: Runner, monkeyp
         KEPT = []
 
         def test_no_array():
-            KEPT.append([bytes(1000) for _ in range(1000)])
+            KEPT.append([bytes(1000) for _ in range(2000)])
 
         def test_array():
             KEPT.append(np.ones(2**17))
@@ -644,95 +609,89 @@ def test_growth_without_arrays_is_not_walked_over_for_lines(run: Runner, monkeyp
     assert walked == [True]
 
 
-def test_a_slow_test_is_traced_once_its_arrays_are_known_to_grow(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_reruns, "SLOW_RERUN_S", 60.0)  # the growth without an array is run again at once
+def test_the_recorded_run_alone_is_traced(run: Runner) -> None:
     found = run(
         """
         import time
         import tracemalloc
         import numpy as np
 
-        KEPT, TRACED = [], {"array": [], "other": []}
+        KEPT, TRACED = [], []
 
         def test_array():
-            time.sleep(0.15)
-            TRACED["array"].append(tracemalloc.is_tracing())
+            time.sleep(0.3)
+            TRACED.append(tracemalloc.is_tracing())
             KEPT.append(np.ones(2**17))
 
-        def test_no_array():
-            time.sleep(0.25)
-            TRACED["other"].append(tracemalloc.is_tracing())
-            KEPT.append([bytes(1000) for _ in range(1000)])
-
         def test_traced():
-            assert TRACED == {"array": [False, False, False, True], "other": [False, False, False]}
+            assert TRACED == [False, False, True]
         """
     )
-    found.result.assert_outcomes(passed=3)
+    found.result.assert_outcomes(passed=2)
     assert found.verdicts["test_array"] == "leaked"
     assert found.finding("test_array")["bytes_per_run"] == MIB
     (array,) = found.finding("test_array")["tensors"]
     assert array["created"]["code"] == "KEPT.append(np.ones(2**17))"
 
 
-def test_a_vain_walk_is_charged_where_cycles_are_told_of(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seven tests of Keras's metrics had cycles and texts that grow: each took 0.7 to 13 s, without a limit."""
-    walked: list[str] = []
-    walk = untracked_evidence.UntrackedEvidence._walk_sizes
-
-    def noted(self: untracked_evidence.UntrackedEvidence, *, collected: bool = True) -> dict[int, int] | None:
-        walked.append(self._subject.nodeid)
-        return walk(self, collected=collected)
-
-    monkeypatch.setattr(untracked_evidence.UntrackedEvidence, "_walk_sizes", noted)
-    monkeypatch.setattr(walk_limits, "FREE_S", 0.0)
-    monkeypatch.setattr(walk_limits, "SHARE", 0.0)
+@pytest.mark.parametrize(
+    "kept", ["KEPT.append(np.ones(2**18))", "KEPT[:] = KEPT or [np.ones(2**18)]"], ids=["grows", "once"]
+)
+def test_a_walk_that_was_cut_makes_a_note(run: Runner, monkeypatch: pytest.MonkeyPatch, kept: str) -> None:
+    monkeypatch.setattr(HeapArrays, "sizes", lambda _: None)
     found = run(
-        """
-        import pytest
-        import numpy
+        f"""
+        import numpy as np
 
-        TEXTS = []
+        KEPT, RUNS = [], []
 
-        class Node:
-            pass
+        def test_it():
+            RUNS.append(1)
+            {kept}
 
-        @pytest.mark.parametrize("number", range(3))
-        def test_texts(number):
-            node = Node()
-            node.cycle, node.buffer = node, Buffer(100)
-            TEXTS.append(("x" * 2**20, numpy.ones(1)))
+        def test_runs():
+            assert len(RUNS) == 2  # there is nothing to compare a third run with
         """
     )
-    assert {one["kind"] for test in found.tests.values() for one in test["findings"]} == {"cycle"}
-    assert walked == ["test_it.py::test_texts[0]"]
+    found.result.assert_outcomes(passed=2)
+    assert found.verdicts == {"test_it": "noted", "test_runs": "clean"}
+    note = found.finding("test_it")
+    assert (note["kind"], note["failed"], note["bytes_per_run"]) == ("host", False, 0)
+    assert note["bytes"] > MIB
+    assert note["evidence"][-1] == CUT
 
 
-def test_a_vain_walk_for_what_one_run_left_is_charged(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most growth that a re-run does not repeat is a library's first use, such as the buffers of MKL's threads."""
-    walked: list[str] = []
-    walk = untracked_evidence.UntrackedEvidence._find_residue
-
-    def noted(self: untracked_evidence.UntrackedEvidence, *, confirmed: bool) -> None:
-        walked.append(self._subject.nodeid)
-        walk(self, confirmed=confirmed)
-
-    monkeypatch.setattr(untracked_evidence.UntrackedEvidence, "_find_residue", noted)
-    monkeypatch.setattr(walk_limits, "FREE_ONCE_S", 0.0)
-    monkeypatch.setattr(walk_limits, "SHARE", 0.0)
-    monkeypatch.setattr(SessionKnowledge, "cpu_s", 1.0)
+def test_a_second_walk_that_was_cut_makes_a_note(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first of two walks did not meet would look new."""
+    monkeypatch.setattr(HeapArrays, "find", lambda *_: ([], None))
+    monkeypatch.setattr(HeapArrays, "sizes", lambda _: {1: 64 * MIB})
     found = run(
         """
-        import pytest
-        import numpy
+        import numpy as np
 
-        ONCE = {}
+        KEPT = []
 
-        @pytest.mark.parametrize("number", range(2))
-        def test_first_use(number):
-            if number not in ONCE:
-                ONCE[number] = "x" * 2**23, numpy.ones(1)
+        def test_it():
+            KEPT.append(np.ones(2**18))
         """
     )
-    assert set(found.verdicts.values()) == {"clean"}
-    assert walked == ["test_it.py::test_first_use[0]"]
+    assert found.verdicts == {"test_it": "noted"}
+    assert found.finding("test_it")["evidence"][-1] == CUT
+
+
+def test_growth_beyond_the_hosts_limit_fails_although_a_walk_was_cut(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HeapArrays, "sizes", lambda _: None)
+    found = run(
+        """
+        import numpy as np
+
+        KEPT = []
+
+        def test_it():
+            KEPT.append(np.ones(2**21))
+        """
+    )
+    (finding,) = found.tests["test_it"]["findings"]
+    assert (finding["kind"], finding["failed"]) == ("host", True)

@@ -8,17 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.engine.confirm import program_evidence
-
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
-
-
-@pytest.fixture(autouse=True)
-def time_that_a_loaded_machine_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program_evidence, "FREE_S", 300.0)
 
 
 LEAKS = """

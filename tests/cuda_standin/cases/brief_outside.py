@@ -1,12 +1,9 @@
-"""Memory that the driver gives, once as for a kernel's module and in each run, after suspects that came to nothing."""
+"""Memory that the driver gives, once as for a kernel's module, and in each run."""
 
 import ctypes
 
 import torch
 
-from pytest_gpuleak.engine.confirm import walk_limits
-
-walk_limits.FREE_BEFORE_RERUN_S = -1.0  # as if the session had spent its time
 USED = set()
 
 

@@ -1,0 +1,274 @@
+"""Find the arrays of a suspect that the collector does not track: NumPy's. The heap's counter is what suspects them.
+
+A suspect whose heap grows in two runs is run once more between two walks over the heap, each after a full collection: the
+arrays that are new then, and replace none of the same size, grow. That run is traced for the lines that create them. Where
+only the first run grew, a single walk finds arrays of the size of that growth. A walk that was cut tells nothing: what
+grew is a note then, which says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.adapters.arrays import array_types
+from pytest_gpuleak.adapters.registry import may_have_untracked_arrays
+from pytest_gpuleak.engine.confirm.lenders import has_any, starts_of_memory
+from pytest_gpuleak.engine.survivors import Leftover, Survivors
+from pytest_gpuleak.engine.detect.counters import MODULE_BYTES
+from pytest_gpuleak.engine.host_walks import Residue, TracedLines
+from pytest_gpuleak.engine.judge.untracked import UntrackedRuns, added_by_record, judge_cut, judge_untracked
+from pytest_gpuleak.engine.stages import EXPLAIN
+from pytest_gpuleak.heap.collector import PausedCollector, collect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+    from pytest_gpuleak.engine.stages import Guard, Stage
+    from pytest_gpuleak.engine.subject import Subject
+    from pytest_gpuleak.explain.untracked_arrays import HeapArrays
+    from pytest_gpuleak.model.findings import Finding, Origin
+    from pytest_gpuleak.model.policy import Policy
+    from pytest_gpuleak.model.readings import Growth
+
+RUNS_BEFORE_RECORD: Final = 2
+"""Runs over which the heap must have grown before one is recorded."""
+
+
+class HostArrays:
+    """Collect what each run of a suspect added to the heap, and the arrays behind it.
+
+    `guard` gives the context for a stage that the verdict can do without.
+    """
+
+    def __init__(
+        self,
+        tracker: RunTracker,
+        knowledge: SessionKnowledge,
+        subject: Subject,
+        policy: Policy,
+        guard: Callable[[Stage], Guard],
+    ) -> None:
+        self._tracker = tracker
+        self._knowledge = knowledge
+        self._subject = subject
+        self._policy = policy
+        self._guard = guard
+        self._grown: list[int] = []
+        self._added: list[bool] = []
+        self._before: dict[int, int] | None = None  # all sizes when the recorded run began
+        self._recorded = False
+        self._walked: dict[int, int] | None = None  # all sizes at the last walk
+        self._cut = False
+        self._lines = TracedLines(knowledge.is_user_file)
+        self._origins: dict[int, Origin] = {}
+        self._born: set[int] = set()
+        self._growth: Growth | None = None
+        self._imported: tuple[str, ...] = ()
+        self._runs = UntrackedRuns()
+        self.watched = policy.array_bytes if policy.host and may_have_untracked_arrays() else None
+        """Growth of the heap in a run, in bytes, above which its arrays may be looked for; None: they are not."""
+
+    def add_run(self, unexplained: int, growth: Growth) -> bool:
+        """Note by how many bytes a run has grown the heap beyond its other arrays; return whether it is suspected.
+
+        `growth` is the run's, with the bytes that modules and programs explain.
+        """
+        if self.watched is None:
+            return False
+        added = self._tracker.has_added_arrays
+        # What programs take is an estimate, in which such arrays would be lost.
+        self._grown.append(unexplained + growth.compiled if added else unexplained)
+        self._added.append(added is not False)
+        if self._growth is None:
+            self._growth = growth
+            self._imported = tuple(_newest_modules(growth.imported // MODULE_BYTES))
+            if self.suspected and self._tracker.detector.sees_only_young:
+                with self._guard(EXPLAIN):
+                    self._born = self._arrays().of_young()
+        if self._before is not None:
+            with self._guard(EXPLAIN):
+                self._compare(self._before)
+            self._before = None
+        return self.suspected
+
+    @property
+    def floor(self) -> int:
+        """The bytes that each run must add: fewer where each run left more arrays than there were, or may have."""
+        return self._policy.array_bytes if all(self._added) else self._policy.retained_bytes
+
+    @property
+    def suspected(self) -> bool:
+        """Whether every run so far has grown the heap by more than the floor."""
+        return bool(self._grown) and min(self._grown) > self.floor
+
+    def begin_record(self) -> bool:
+        """Walk over the heap for the record of one more run, and tell whether that run is needed.
+
+        Where all arrays on the heap are smaller than what each run must have added, as in a suite of torch alone, they
+        do not explain the growth. Garbage among them only makes them more, so that walk needs no collection.
+        """
+        if self._recorded or self._cut or len(self._grown) < RUNS_BEFORE_RECORD or not self.suspected:
+            return False
+        with self._guard(EXPLAIN):
+            if self._may_explain(self._knowledge.known_arrays) or self._may_explain(self._sizes()):
+                self._before = self._sizes(collected=True)
+        self._recorded = True
+        return self._before is not None
+
+    def _may_explain(self, sizes: Mapping[int, int] | None) -> bool:
+        return sizes is not None and sum(sizes.values()) > len(self._grown) * self.floor
+
+    @property
+    def traces(self) -> bool:
+        """Whether the re-run that begins next is traced."""
+        return self._lines.tracing
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Trace the re-run within this context if it is recorded (see `begin_record`)."""
+        if self._before is not None:
+            self._lines.start()
+        try:
+            yield
+        finally:
+            self._before = None
+            self._lines.stop()
+
+    def begin_again(self) -> None:
+        """Begin the record again, without tracing: the re-run failed under it."""
+        if self._before is not None:
+            self._lines.stop()
+            with self._guard(EXPLAIN):
+                self._before = self._sizes(collected=True)
+
+    def note_lines(self) -> None:
+        """Note the creating lines of the recorded re-run, and stop tracing it: traced walks take seconds."""
+        if self._before is not None:
+            with self._guard(EXPLAIN), self._tracker.detector.whole_heap():
+                self._origins = self._lines.of_new(self._arrays(), self._before)
+        self._lines.stop()
+
+    def forget_reruns(self) -> None:
+        """Forget all re-runs, because a re-run could not be recorded to its end."""
+        del self._grown[1:], self._added[1:]
+        self._before = None
+        self._cut = False
+        self._runs = UntrackedRuns()
+
+    def finish(self, compiled: int, *, confirmed: bool) -> None:
+        """Look for arrays that the first run has left and that do not grow, or that no re-run could confirm.
+
+        `compiled` bytes of the first run's growth are its programs'.
+        """
+        if self._growth is not None and not self._cut and self._may_be_residue(confirmed=confirmed):
+            strict = self._policy.confirm == 0 or self._subject.counts_running_frames
+            # The modules of numba or LLVM take twice what most do.
+            least = self.floor if strict else max(self._policy.retained_bytes, self._growth.imported)
+            grown = self._grown[0] - compiled
+            if grown >= least and (strict or self._added[0] or grown >= self._policy.host_bytes):
+                with self._guard(EXPLAIN):
+                    self._find_residue(compiled, least, confirmed=confirmed)
+        if self._walked is not None:
+            self._knowledge.known_arrays = self._walked
+
+    def _may_be_residue(self, *, confirmed: bool) -> bool:
+        """Tell whether only the first run may have left arrays; a recorded run may have replaced what it left."""
+        if not self._runs.grows:
+            return not (confirmed and self.suspected)
+        # The plugin's own record grows the heap too, by a few hundred KiB.
+        return not self.judge() and 2 * self._grown[-1] < self._grown[0]
+
+    def judge(self) -> tuple[Finding, ...]:
+        """Return the findings on the arrays found, or a note if a walk for them was cut."""
+        if self._cut:
+            return judge_cut(self._grown, self._policy.host[0])
+        return judge_untracked(self._runs, self._policy, frames_count=self._subject.counts_running_frames)
+
+    @property
+    def bytes_per_run(self) -> int:
+        """Bytes of the heap's growth in each run that the arrays explain."""
+        return added_by_record(self._runs, self._policy, frames_count=self._subject.counts_running_frames)[1]
+
+    def _arrays(self) -> HeapArrays:
+        from pytest_gpuleak.explain.untracked_arrays import HeapArrays
+
+        return HeapArrays(array_types(self._tracker.frameworks.arrays))
+
+    def _sizes(self, *, collected: bool = False) -> dict[int, int] | None:
+        """Return the sizes of all arrays by the key of their memory, collecting the heap before if `collected`."""
+        with self._tracker.detector.whole_heap():
+            if collected:
+                collect(2)
+            with PausedCollector():
+                sizes = self._arrays().sizes()
+        self._cut = sizes is None
+        return sizes
+
+    def _compare(self, before: Mapping[int, int]) -> None:
+        """Note the arrays that are new since the record began, and the memory that has gone."""
+        with self._tracker.detector.whole_heap():
+            collect(2)
+            with PausedCollector():
+                heap = self._arrays()
+                arrays, self._walked = heap.find(lambda key, size: before.get(key) != size)
+                self._cut = self._walked is None
+                if self._walked is not None:
+                    gone = Counter(size for key, size in before.items() if self._walked.get(key) != size)
+                    self._runs = UntrackedRuns(gone=gone, grows=True)
+                    self._explain(arrays, heap)
+                arrays.clear()
+
+    def _find_residue(self, compiled: int, least: int, *, confirmed: bool) -> None:
+        """Choose among all arrays those that explain the first run's growth, and find out who holds them."""
+        assert self._growth is not None
+        known = self._tracker.known_arrays() | self._knowledge.known_arrays
+        residue = Residue(self._grown[0], compiled, known, self._born, self._growth.shared)
+        sizes = self._sizes()
+        self._walked = sizes or self._walked
+        if sizes is None or residue.new_bytes(sizes) < least:
+            return
+        with self._tracker.detector.whole_heap():
+            counters = self._tracker.counters
+            before = counters.end().host
+            collect(2)
+            # Garbage of both runs went with it, of which the re-run's is no part of what the first one has added.
+            freed = before - counters.end().host - max([0, *self._grown[1:]])
+            residue = dataclasses.replace(residue, grown=residue.grown - max(freed, 0))
+            heap = self._arrays()
+            chosen, now = residue.choose(heap)
+            self._walked, self._cut = now or self._walked, now is None
+            with PausedCollector():
+                self._runs = UntrackedRuns(confirmed=confirmed, imported=self._imported, sure=frozenset(self._born))
+                self._explain(chosen, heap)
+                chosen.clear()
+        is_user_file = self._knowledge.is_user_file
+        files = {one.holder.file for one in self._runs.survivors if one.holder is not None and one.holder.file}
+        self._runs.libraries = frozenset(file for file in files if not is_user_file(file))
+
+    def _explain(self, arrays: list[object], heap: HeapArrays) -> None:
+        """Read the arrays, and note who holds each and which line made it. The whole heap must be visible."""
+        from pytest_gpuleak.explain.untracked_arrays import explain_arrays
+
+        readings = {id(array): one for array in arrays if (one := heap.read(array)) is not None}
+        shared = starts_of_memory(self._tracker.frameworks.arrays) if readings else []
+        mine = [array for array in arrays if id(array) in readings and not has_any(heap.reader.memory(array), shared)]
+        arrays[:] = sorted(mine, key=lambda array: -readings[id(array)].storage_bytes)
+        mine.clear()
+        why = explain_arrays(arrays, (id(mine),), self._tracker.frameworks.reference_finders())
+        survivors = Survivors()
+        run = int(self._runs.grows)
+        found = [(Leftover(run, readings[identity]), one) for identity, one in why.items()]
+        survivors.note(found, set(), self._origins, run)
+        self._runs.survivors = survivors.all()
+
+
+def _newest_modules(count: int) -> Iterator[str]:
+    import sys
+
+    names = [name for name in dict.copy(sys.modules) if type(name) is str]
+    yield from names[len(names) - min(count, len(names)) :]

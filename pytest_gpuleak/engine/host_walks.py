@@ -1,0 +1,151 @@
+"""What walks over the heap tell of arrays: which explain by their sizes what a run has added, and which lines made them."""
+
+from __future__ import annotations
+
+import dataclasses
+import linecache
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.adapters.creation_lines import MAX_CODE_LENGTH, printable
+from pytest_gpuleak.heap.collector import PausedCollector
+from pytest_gpuleak.heap.tracing import CAN_TRACE, is_tracing
+from pytest_gpuleak.model.findings import Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from pytest_gpuleak.explain.untracked_arrays import HeapArrays
+
+SLACK_SHARE: Final = 16
+"""Tolerance (1/16): arrays may exceed the growth by this part, because something small was freed meanwhile."""
+
+LEAST_EXPLAINED: Final = 0.75
+"""Share of the growth that arrays must explain: arrays chosen by their size may be older than the run."""
+
+REST_SHARE: Final = 64
+"""Share of the growth (1/64) that may stay unexplained before smaller arrays are blamed too."""
+
+SMALL_SHARE: Final = 256
+"""Share of the growth (1/256) below which an array is left out."""
+
+FRAMES: Final = 12
+"""Frames kept for each allocation: a library's function is called by the user's line."""
+
+LEAST_TRACED: Final = 512
+"""Smallest memory whose creating line is told, in bytes."""
+
+LEAST_PYTHON_OBJECT: Final = 64 * 1024
+"""Smallest Python object, in bytes, that is taken for an array's memory (`numpy.frombuffer` of bytes)."""
+
+MAX_TRACED: Final = 1000
+"""Arrays whose creating lines are told."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Residue:
+    """What a run has added.
+
+    Attributes:
+        grown: bytes by which it grew the heap, of which programs have taken `compiled`.
+        known: sizes of arrays that are older, by the key of their memory.
+        born: keys of memory that certainly is the run's.
+        shared: whether runs before it may share in the growth: its own arrays alone are chosen then.
+    """
+
+    grown: int
+    compiled: int
+    known: Mapping[int, int]
+    born: Collection[int]
+    shared: bool
+
+    def choose(self, heap: HeapArrays) -> tuple[list[object], dict[int, int] | None]:
+        """Return the arrays that explain the growth, and all sizes (see `HeapArrays.sizes`). The whole heap must be visible."""
+        room = self.grown + self.grown // SLACK_SHARE
+        least = max(room // SMALL_SHARE, 1)
+        with PausedCollector():
+            arrays, now = heap.find(lambda key, size: least <= size <= room and self._is_new(key, size))
+            return arrays if self.shared else self._of_size(arrays, heap, room), now
+
+    def new_bytes(self, sizes: Mapping[int, int]) -> int:
+        """Return how many bytes the run may have left, of arrays of these `sizes`, garbage among them."""
+        return sum(size for key, size in sizes.items() if self._is_new(key, size))
+
+    def _is_new(self, key: int, size: int) -> bool:
+        return key in self.born or (self.known.get(key) != size and not self.shared)
+
+    def _of_size(self, arrays: Sequence[object], heap: HeapArrays, room: int) -> list[object]:
+        """Return the arrays that together explain the growth; none if they explain too little of it."""
+        sizes = {id(array): one for array in arrays if (one := heap.read(array)) is not None}
+        by_storage = {one.storage: one.storage_bytes for one in sizes.values()}
+        order = sorted(by_storage.items(), key=lambda one: (one[0] not in self.born, -one[1]))
+        taken: set[int] = set()
+        left = room
+        for key, size in order:
+            if room - left >= self.grown - self.grown // REST_SHARE:
+                break  # what is left of the growth is small: other arrays of that size are others'
+            if size <= left:
+                left -= size
+                taken.add(key)
+        if room - left < (self.grown - self.compiled) * LEAST_EXPLAINED:
+            return []
+        return [array for array in arrays if id(array) in sizes and sizes[id(array)].storage in taken]
+
+
+class TracedLines:
+    """The user's lines that create a run's arrays. Tracing that the user began is used and goes on."""
+
+    def __init__(self, is_user_file: Callable[[str], bool]) -> None:
+        self._is_user_file = is_user_file
+        self.tracing = False
+        """Whether the tracing is the plugin's own."""
+
+    def start(self) -> None:
+        """Trace from now on, unless something traces already, or the interpreter cannot."""
+        if is_tracing() or not CAN_TRACE:
+            return
+        import tracemalloc
+
+        try:
+            tracemalloc.start(FRAMES)
+        except (RuntimeError, MemoryError):
+            return  # the line is not told
+        self.tracing = True
+
+    def stop(self) -> None:
+        """Stop tracing that the plugin has started. Safe to call twice."""
+        if self.tracing:
+            import tracemalloc
+
+            self.tracing = False
+            tracemalloc.stop()
+
+    def of_new(self, heap: HeapArrays, before: Mapping[int, int]) -> dict[int, Origin]:
+        """Return the lines of the arrays that are not among those `before`, by the key of their memory."""
+        if not self._knows_any():
+            return {}
+        arrays = heap.plain(lambda key, size: size >= LEAST_TRACED and before.get(key) != size)
+        lines = {heap.key_of(array): self._of(heap.reader.allocated(array)) for array in arrays[:MAX_TRACED]}
+        arrays.clear()
+        return {key: line for key, line in lines.items() if line is not None}
+
+    def _knows_any(self) -> bool:
+        """Tell whether memory that an array may use was allocated in the run and lives: lines are looked for in a walk.
+
+        NumPy's own memory is in a domain of its own (numpy/_core/src/multiarray/alloc.c).
+        """
+        if not self.tracing:
+            return is_tracing()
+        from _tracemalloc import _get_traces  # not tracemalloc.take_snapshot(), which takes 7 s for a million blocks
+
+        # Each begins with its domain and size (Modules/_tracemalloc.c).
+        return any(trace[1] >= (LEAST_TRACED if trace[0] else LEAST_PYTHON_OBJECT) for trace in _get_traces())
+
+    def _of(self, value: object) -> Origin | None:
+        """Return the user's innermost line at which an object was allocated; None where it was not traced."""
+        import tracemalloc
+
+        for frame in reversed(tracemalloc.get_object_traceback(value) or ()):  # the innermost frame comes last
+            if self._is_user_file(frame.filename):
+                code = printable(linecache.getline(frame.filename, frame.lineno).strip())[:MAX_CODE_LENGTH]
+                return Origin(frame.filename, frame.lineno, "", code)
+        return None
