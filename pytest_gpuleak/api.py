@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, overload
 
 from pytest_gpuleak.adapters.host.modes import host_probes
 from pytest_gpuleak.adapters.registry import own_frameworks
-from pytest_gpuleak.engine.suspect import FirstRun, SuspectCheck
 from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.run_tracker import RunTracker
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.engine.stages import Unguarded
 from pytest_gpuleak.engine.subject import FunctionSubject
+from pytest_gpuleak.engine.suspect import FirstRun, SuspectCheck
 from pytest_gpuleak.engine.suspicion import may_have_grown
 from pytest_gpuleak.explain.edge_to_edit import edge_to_edit
 from pytest_gpuleak.heap.budget import Budget

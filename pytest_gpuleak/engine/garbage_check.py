@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import ArrayReading
 
+
 @dataclasses.dataclass(frozen=True)
 class Garbage:
     """The arrays of a first run that a young collection has freed, and the `rings` that they hung on, by array."""

@@ -11,8 +11,8 @@ from pytest_gpuleak.adapters.storages import is_storage
 from pytest_gpuleak.engine.limits import GRAPHS_STEPS, MOST_REACHED, SEARCH_STEPS, STEPS_A_TEST
 from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, RECOGNISE
 from pytest_gpuleak.engine.survivors import Leftover
-from pytest_gpuleak.heap.collector import get_objects
 from pytest_gpuleak.heap.budget import Budget
+from pytest_gpuleak.heap.collector import get_objects
 from pytest_gpuleak.heap.referrers import PausedCollector
 from pytest_gpuleak.model.evidence import Root, root_of
 from pytest_gpuleak.model.findings import FREED, NO_OBJECT, NOT_READ, WAITING, Holder

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuleak.adapters.arrays import array_types
 from pytest_gpuleak.adapters.registry import may_have_untracked_arrays
 from pytest_gpuleak.engine.confirm.lenders import has_any, starts_of_memory
-from pytest_gpuleak.engine.survivors import Leftover, Survivors
 from pytest_gpuleak.engine.detect.counters import MODULE_BYTES
 from pytest_gpuleak.engine.host_walks import Residue, TracedLines
 from pytest_gpuleak.engine.judge.untracked import UntrackedRuns, added_by_record, judge_cut, judge_untracked
 from pytest_gpuleak.engine.stages import EXPLAIN
+from pytest_gpuleak.engine.survivors import Leftover, Survivors
 from pytest_gpuleak.heap.collector import PausedCollector, collect
 
 if TYPE_CHECKING:

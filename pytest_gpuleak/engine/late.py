@@ -161,7 +161,5 @@ class LateSearch:
         # A note is about what is still there.
         left = [found for found in findings if found.failed or found.holder != FREED]
         how = next((found.judged for found in of_arrays), None)
-        told = [
-            dataclasses.replace(described(found, why, self._knowledge, nodeid), judged=how) for found in left
-        ]
+        told = [dataclasses.replace(described(found, why, self._knowledge, nodeid), judged=how) for found in left]
         return conclude((*beside[:first], *told, *beside[first:]), policy)

@@ -174,9 +174,7 @@ class Runs:
         if self.settled:
             self._exact.add(self.count)
         own = {(left.held.reading.device, left.held.handle.storage) for left in self._alive}
-        self._older = [
-            Left(-1, held, -1) for held in older if (held.reading.device, held.handle.storage) not in own
-        ]
+        self._older = [Left(-1, held, -1) for held in older if (held.reading.device, held.handle.storage) not in own]
         self._added = None
         self.collected = self.settled = False
 
@@ -228,7 +226,9 @@ class Runs:
                 self._added = None
 
     def _note_death(self, left: Left, cause: Cause) -> None:
-        run = self.count if len(self._before) == self.count else self.count - 1  # the run that is under way, or the last
+        run = (
+            self.count if len(self._before) == self.count else self.count - 1
+        )  # the run that is under way, or the last
         if left.run == 0:
             self.causes.add(cause)
         exact = run in self._exact

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.cycles import CycleReader
     from pytest_gpuleak.explain.lasting_roots import LastingRoots
 
+
 class SessionKnowledge:
     """Keep what is known beyond one test. What only a suspect needs is created for the first suspect.
 

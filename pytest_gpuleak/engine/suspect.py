@@ -157,7 +157,7 @@ class SuspectCheck:
 
     def _compare(self) -> Comparison:
         comparison = compare(self._evidence.of_arrays())
-        if comparison.added and comparison.added[-1] or comparison.doubtful:
+        if (comparison.added and comparison.added[-1]) or comparison.doubtful:
             self._runs.forget_shared_dead()
             self._note_kept()
             comparison = compare(self._evidence.of_arrays())

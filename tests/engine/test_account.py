@@ -6,6 +6,7 @@ import gc
 import weakref
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.adapters.bulk import Held
 from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
 from pytest_gpuleak.engine.left_behind import LEAST_SWEPT, MAX_HOLDERS, Left, LeftBehind, active_fixtures, owner_of
 from pytest_gpuleak.model.outcomes import FixturePlace
@@ -19,8 +20,14 @@ ARRAYS = StandInArrays()
 PLACE = FixturePlace("model", "module", "tests/test_model.py", "tests/test_model.py", 3)
 
 
+def held(buffer: Buffer) -> Held:
+    reading = ARRAYS.read(buffer)
+    assert reading is not None
+    return Held(ARRAYS.hold(buffer), reading)
+
+
 def note(account: LeftBehind, owner: str, buffer: Buffer, holder: str = "") -> None:
-    account.note(owner, buffer.device, buffer.memory.size, ARRAYS.hold(buffer), holder)
+    account.note(owner, held(buffer), holder)
 
 
 def test_what_is_left_is_summed_by_owner_and_device_with_the_most_bytes_first() -> None:
@@ -101,7 +108,7 @@ def test_a_fixture_still_set_up_has_the_bytes_of_what_is_alive_of_it() -> None:
     setup = OwnedSetup(PLACE, Policy())
     model, view, gone = Buffer(64), Buffer(64), Buffer(1000)
     view = model.view()
-    setup.handles += [ARRAYS.hold(buffer) for buffer in (model, view, gone)]
+    setup.held += [held(buffer) for buffer in (model, view, gone)]
     readings: dict[int, ArrayReading] = {}
     for buffer in (model, gone):
         reading = ARRAYS.read(buffer)

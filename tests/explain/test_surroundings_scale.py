@@ -12,7 +12,7 @@ import pytest
 
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
 from pytest_gpuleak.explain.explain import explain
-from pytest_gpuleak.explain.known_culprits import Culprits
+from pytest_gpuleak.explain.lasting_roots import LastingRoots
 from tests.support.calls import count_calls
 from tests.support.standin import Buffer, StandInArrays
 
@@ -122,7 +122,7 @@ def test_ten_times_the_surroundings_cost_at_most_ten_times_as_much(shape: Callab
     assert calls_to_explain(shape, MANY) < 12 * calls_to_explain(shape, FEW)
 
 
-def calls_to_recognise(app: Any, shape: Callable[[Any, object, int], None], size: int) -> int:
+def calls_to_reach(app: Any, shape: Callable[[Any, object, int], None], size: int) -> int:
     """Calls to recognise an array below a global that has not leaked before, in surroundings that are old."""
     shape(app, [], size)
     app.HISTORY = []
@@ -133,8 +133,7 @@ def calls_to_recognise(app: Any, shape: Callable[[Any, object, int], None], size
         detector.open()
         app.HISTORY.append(Buffer())
         arrays = detector.look()
-        own = {id(arrays), id(sys._getframe())}
-        calls = count_calls(lambda: Culprits("/project/leaky_app.py".__eq__).recognise(arrays, own))
+        calls = count_calls(lambda: LastingRoots("/project/leaky_app.py".__eq__).reach(arrays, ()))
         arrays.clear()
         detector.close()
     finally:
@@ -147,6 +146,6 @@ def calls_to_recognise(app: Any, shape: Callable[[Any, object, int], None], size
 @pytest.mark.parametrize(
     "shape", [beside_many_entries, in_many_globals, on_an_object_of_many_items], ids=lambda shape: shape.__name__
 )
-def test_to_recognise_costs_in_step_with_the_surroundings(app: Any, shape: Callable[[Any, object, int], None]) -> None:
-    calls_to_recognise(app, shape, FEW)
-    assert calls_to_recognise(app, shape, MANY) < 12 * calls_to_recognise(app, shape, FEW)
+def test_to_reach_a_target_costs_in_step_with_the_surroundings(app: Any, shape: Callable[[Any, object, int], None]) -> None:
+    calls_to_reach(app, shape, FEW)
+    assert calls_to_reach(app, shape, MANY) < 12 * calls_to_reach(app, shape, FEW)

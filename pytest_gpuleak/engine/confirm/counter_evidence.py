@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.probe_protocol import HostGrowth
     from pytest_gpuleak.adapters.protocol import AllocationHistory, ArrayFramework, SettleStep
-    from pytest_gpuleak.engine.runs import Runs
     from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.engine.runs import Runs
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.subject import Subject
     from pytest_gpuleak.model.evidence import Evidence

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.registry import mapped_files, open_file_class
-from pytest_gpuleak.engine.survivors import Leftover, Survivors
 from pytest_gpuleak.engine.judge.arrays import judge
-from pytest_gpuleak.heap.collector import PausedCollector, collect
+from pytest_gpuleak.engine.survivors import Leftover, Survivors
+from pytest_gpuleak.heap.collector import collect
 from pytest_gpuleak.model.evidence import Evidence
 from pytest_gpuleak.model.findings import Holder
 from pytest_gpuleak.model.readings import DISK, ArrayReading

@@ -104,9 +104,7 @@ def _is_judged_later(group: Group, evidence: Evidence) -> bool:
     )
 
 
-def _failing_devices(
-    groups: Iterable[Group], let_go: Mapping[str, int], policy: Policy
-) -> dict[FindingKind, set[str]]:
+def _failing_devices(groups: Iterable[Group], let_go: Mapping[str, int], policy: Policy) -> dict[FindingKind, set[str]]:
     growing: dict[str, list[Survivor]] = defaultdict(list)
     kept: dict[str, int] = defaultdict(int)
     strict: dict[str, list[Survivor]] = defaultdict(list)

@@ -9,8 +9,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.processes.kinds import has_other_ranks
-from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.fixtures import is_wider
+from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.pytest_internals import fixtures_of, release_values
 from pytest_gpuleak.session.rerun.hanging import Hang
 from pytest_gpuleak.session.rerun.rerun import Rerun, limit_of, run_again

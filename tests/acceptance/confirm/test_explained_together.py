@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
