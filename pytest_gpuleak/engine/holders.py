@@ -58,31 +58,37 @@ class Holders:
         """Note the lines that made storages in a run, by the storages' keys."""
         self._origins = run, origins
 
-    def reach(self, wanted: Sequence[Left], fixtures: Sequence[object]) -> bool:
-        """Tell whether lasting roots lead to all of the `wanted`, so that none is garbage, and note their names.
+    def reach(self, wanted: Sequence[Left], fixtures: Sequence[object]) -> None:
+        """Name the `wanted`, if lasting roots lead to all of them, by a walk that takes milliseconds.
 
-        `fixtures` are pytest's definitions of wider fixtures. A walk down from the likely roots takes milliseconds, a search
-        up through the heap more. False where neither has shown it.
+        `fixtures` are pytest's definitions of wider fixtures. Only young arrays can be told from the rest of the heap.
         """
-        if not wanted or len(wanted) > MOST_REACHED:
-            return False
+        if not wanted or len(wanted) > MOST_REACHED or not self._tracker.detector.sees_only_young:
+            return
         with self._guard(RECOGNISE):
-            by_id = {left.held.reading.identity: left for left in wanted}
-            young = self._tracker.detector.sees_only_young
-            arrays = self._runs.objects(wanted) if young else self._find(by_id)
-            found = None
-            if len(arrays) == len(by_id):
-                roots, finders = self._knowledge.roots, self._tracker.frameworks.reference_finders()
-                found = roots.reach(arrays, finders, fixtures) if young else None
-                if found is None:
-                    with self._tracker.detector.whole_heap():
-                        found = roots.reach_up(arrays, finders)
-            if found is not None:
-                for array, explanation in zip(arrays, found, strict=True):
-                    self._known[by_id[id(array)].index] = explanation
-            arrays.clear()
-            return found is not None
-        return False
+            arrays = self._runs.objects(wanted)
+            finders = self._tracker.frameworks.reference_finders()
+            self._take_reached(wanted, arrays, self._knowledge.roots.reach(arrays, finders, fixtures))
+
+    def reach_up(self) -> None:
+        """Name the arrays of the first run that have no name yet, if lasting roots lead to all of them.
+
+        Memory that a global or a fixture holds now may be freed before the holders of many are searched for.
+        """
+        wanted = [left for left in self._runs.living() if left.run == 0 and left.index not in self._known]
+        if not wanted or len(wanted) > MOST_REACHED:
+            return
+        with self._guard(RECOGNISE):
+            arrays = self._find({left.held.reading.identity: left for left in wanted})
+            with self._tracker.detector.whole_heap():
+                found = self._knowledge.roots.reach_up(arrays, self._tracker.frameworks.reference_finders())
+            self._take_reached(wanted, arrays, found)
+
+    def _take_reached(self, wanted: Sequence[Left], arrays: list[object], found: Sequence[Explanation] | None) -> None:
+        by_id = {left.held.reading.identity: left for left in wanted}
+        for array, explanation in zip(arrays, found or (), strict=found is not None):
+            self._known[by_id[id(array)].index] = explanation
+        arrays.clear()
 
     def _find(self, by_id: Mapping[int, Left]) -> list[object]:
         found = self._tracker.detector.find(set(by_id))

@@ -1,8 +1,8 @@
 """Know the arrays that are older than a test, by weak handles and plain data: what a run lets go, it did not add.
 
 A bounded buffer that is full of earlier tests' arrays drops one for each that it takes, and a fixture's attribute may be
-replaced test by test. Known are what earlier suspects left, what wider fixtures made, and what was there when the first
-suspect was met.
+replaced test by test. Known are what earlier suspects left, what wider fixtures made, and what was there before the first
+test.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class OlderArrays:
         self._left_behind = left_behind
         self._ownership = ownership
         self._met: list[Held] | None = None
+        self._large: list[Held] = []
         self._standing: list[Held] = []
 
     def begin_test(self) -> None:
         """Note which of the larger arrays are there before a test: what dies from now on, the test lets go."""
-        large = [one for one in self._left_behind.held() if one.reading.storage_bytes >= LEAST_NETTED]
-        large += self._of_fixtures(LEAST_NETTED)
-        self._standing = [one for one in large if one.handle.alive()]
+        large = chain(self._left_behind.held(), self._of_fixtures(), self._large)
+        self._standing = [one for one in large if one.reading.storage_bytes >= LEAST_NETTED and one.handle.alive()]
 
     def let_go(self, of_reruns: Collection[int]) -> dict[str, int]:
         """Return by device the bytes that were there before the test and are gone, less those of these storages."""
@@ -51,29 +51,33 @@ class OlderArrays:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the arrays that were there when the first suspect was met are known."""
+        """Whether the arrays that were there before the first test are known."""
         return self._met is not None
 
-    def look(self, detector: Detector, frameworks: Sequence[ArrayFramework], own: Collection[int]) -> None:
-        """Walk the heap once for the arrays that are alive, without those whose storages are a suspect's `own`."""
+    def look(self, detector: Detector, frameworks: Sequence[ArrayFramework]) -> None:
+        """Walk the heap once for the arrays that are alive, before the first test."""
+        self._met = []
+        types = array_types(frameworks)
+        if not types:
+            return
         with detector.whole_heap():
-            arrays = select_arrays(get_objects(), array_types(frameworks))[:MOST_OLDER]
-            readings = read_arrays(arrays, frameworks)
-            kept = [array for array in arrays if id(array) in readings and readings[id(array)].storage not in own]
-            arrays.clear()
-            handles = hold_arrays(kept, frameworks)
-            self._met = [Held(handles[id(array)], readings[id(array)]) for array in kept]
-            kept.clear()
+            arrays = select_arrays(get_objects(), types)[:MOST_OLDER]
+        readings = read_arrays(arrays, frameworks)
+        kept = [array for array in arrays if id(array) in readings]
+        arrays.clear()
+        handles = hold_arrays(kept, frameworks)
+        self._met = [Held(handles[id(array)], readings[id(array)]) for array in kept]
+        kept.clear()
+        self._large = [one for one in self._met if one.reading.storage_bytes >= LEAST_NETTED]
 
     def all(self) -> list[Held]:
         """Return the arrays that are alive, each storage once."""
         self._met = [one for one in self._met or () if one.handle.alive()]
         found: dict[tuple[str, int], Held] = {}
-        for one in chain(self._left_behind.held(), self._of_fixtures(0), self._met):
+        for one in chain(self._left_behind.held(), self._of_fixtures(), self._met):
             if one.handle.alive():
                 found.setdefault((one.reading.device, one.handle.storage), one)
         return list(found.values())
 
-    def _of_fixtures(self, least: int) -> Iterable[Held]:
-        for setup in self._ownership.active:
-            yield from (one for one in setup.held if one.reading.storage_bytes >= least)
+    def _of_fixtures(self) -> Iterable[Held]:
+        return chain.from_iterable(setup.held for setup in self._ownership.active)

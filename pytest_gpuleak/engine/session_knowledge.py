@@ -79,11 +79,6 @@ class SessionKnowledge:
             self._older = OlderArrays(self.left_behind, tracker.ownership)
         return self._older
 
-    @property
-    def has_left(self) -> bool:
-        """Whether any suspect has left something."""
-        return "left_behind" in vars(self) and bool(len(self.left_behind))
-
     @cached_property
     def left_behind(self) -> LeftBehind:
         """Return the account of who left what."""

@@ -125,9 +125,8 @@ class SuspectCheck:
             comparison = self._compare()  # 6
             if not any(comparison.added[-1:]) and not comparison.doubtful:
                 self._step = "7 everything new replaces something" if runs.living(of_last=True) else "7 nothing new"
-            elif not comparison.doubtful and self._reaches_last():
-                self._step = "8 lasting roots lead to all that is new"
             else:
+                self._name_last()
                 self._settle()  # 8
                 comparison = self._compare()
                 self._step = "9 settled"
@@ -152,7 +151,6 @@ class SuspectCheck:
             and not self._tracker.threaded
             and self._policy.cycles != "fail"
             and not self._subject.settle_steps()
-            and self._knowledge.older(self._tracker).is_complete
         )
 
     def _compare(self) -> Comparison:
@@ -168,8 +166,9 @@ class SuspectCheck:
             with self._guard(RECOGNISE):
                 self._runs.note_kept(find_kept_by_runner(self._runs, self._tracker, self._runner.keepers_of))
 
-    def _reaches_last(self) -> bool:
-        return self._holders.reach(self._runs.living(of_last=True), self._subject.fixtures())
+    def _name_last(self) -> None:
+        """Name what the last run left while its objects can be told from the others, as far as a walk can."""
+        self._holders.reach(self._runs.living(of_last=True), self._subject.fixtures())
 
     def _settle(self) -> None:
         tracker = self._tracker
@@ -205,7 +204,6 @@ class SuspectCheck:
         """Run the subject again, and take what it leaves; return what happened instead of passing."""
         runs, tracker, evidence = self._runs, self._tracker, self._evidence
         evidence.expect_run()
-        self._know_older()
         runs.begin_run(self._knowledge.older(tracker).all(), traced=traced)
         with runs.marking(), tracker.frameworks.in_place():
             tracker.begin_run(same_epoch=True)
@@ -232,12 +230,6 @@ class SuspectCheck:
         arrays.clear()
         self._count(growth)
         return ""
-
-    def _know_older(self) -> None:
-        older = self._knowledge.older(self._tracker)
-        if not older.is_complete:
-            own = {left.held.reading.storage for left in self._runs.living()}
-            older.look(self._tracker.detector, self._tracker.guarded_arrays, own)
 
     def _decided_by_setup(self) -> bool:
         """Tell whether the re-run's setup has let all arrays go, and they are all that was left: nothing adds up then."""
@@ -298,19 +290,22 @@ class SuspectCheck:
         """Judge, and name the holders: at once where the verdict depends on them, else with those of other suspects."""
         evidence, why = self._evidence, self._why
         of_arrays, beside = evidence.judge(why)
+        if any(found.bytes >= self._policy.retained_bytes for found in of_arrays):
+            self._name_last()
+        if self._holder_decides(of_arrays) and not self._runs.settled:
+            self._settle()
+            of_arrays, beside = evidence.judge(why)
         if self._holder_decides(of_arrays):
-            if not self._runs.settled:
-                self._settle()
-                of_arrays, beside = evidence.judge(why)
-            if self._holder_decides(of_arrays):
-                with self._knowledge.safeguards.searching(self._subject.nodeid):
-                    self._holders.search()
-                of_arrays, beside = evidence.judge(why)
-                if any(found.failed for found in of_arrays) and not (why or self._has_lines or self._freed_by_setup):
-                    self._run_for_lines()
-                    self._reaches_last()
-                    self._holders.note_reached()
+            with self._knowledge.safeguards.searching(self._subject.nodeid):
+                self._holders.search()
+            of_arrays, beside = evidence.judge(why)
+            if any(found.failed for found in of_arrays) and not (why or self._has_lines or self._freed_by_setup):
+                self._run_for_lines()
+                self._name_last()
+                self._holders.note_reached()
         elif of_arrays and self._runs.living():
+            if any(found.failed for found in of_arrays):
+                self._holders.reach_up()
             self._holders.wait(named=self._is_named(of_arrays))
             of_arrays, beside = evidence.judge(why)
         evidence.finish(confirmed=not why)

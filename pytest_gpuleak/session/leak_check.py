@@ -121,9 +121,11 @@ class LeakCheck:
         attempt = self.attempts.begin(item.nodeid, policy)
         self._instance = older_instance(item)
         self.tracker.processes.begin_run()
+        older = self.knowledge.older(self.tracker)
+        if not older.is_complete:
+            older.look(self.tracker.detector, self.tracker.frameworks.arrays)
         self.tracker.begin_run()
-        if self.knowledge.has_left or self.tracker.ownership.active:
-            self.knowledge.older(self.tracker).begin_test()
+        older.begin_test()
         attempt.overhead_s = perf_counter() - began
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:

@@ -146,6 +146,8 @@ def calls_to_reach(app: Any, shape: Callable[[Any, object, int], None], size: in
 @pytest.mark.parametrize(
     "shape", [beside_many_entries, in_many_globals, on_an_object_of_many_items], ids=lambda shape: shape.__name__
 )
-def test_to_reach_a_target_costs_in_step_with_the_surroundings(app: Any, shape: Callable[[Any, object, int], None]) -> None:
+def test_to_reach_a_target_costs_in_step_with_the_surroundings(
+    app: Any, shape: Callable[[Any, object, int], None]
+) -> None:
     calls_to_reach(app, shape, FEW)
     assert calls_to_reach(app, shape, MANY) < 12 * calls_to_reach(app, shape, FEW)

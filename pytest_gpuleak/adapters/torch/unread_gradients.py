@@ -8,7 +8,7 @@ from pytest_gpuleak.adapters.arrays import select_arrays
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
 from pytest_gpuleak.adapters.torch.backward_pass import no_backward_running
 from pytest_gpuleak.heap.budget import Budget
-from pytest_gpuleak.heap.collector import get_objects, whole_heap
+from pytest_gpuleak.heap.collector import get_objects
 from pytest_gpuleak.heap.referrers import PausedCollector
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ _STEPS_A_TENSOR: Final = 32
 
 
 def reveal(devices: set[str]) -> dict[str, list[object] | None]:
-    """Give gradients on these devices that only C++ knew a lasting Python object; return them by device.
+    """Give gradients of visible tensors on these devices that only C++ knew a lasting Python object; return them by device.
 
     None stands for gradients that could not all be read, since a backward pass may run or there are too many.
     """
     access = TorchAccess.of_loaded()
     if access is None:
         return {}
-    with whole_heap(), access.quiet(), PausedCollector(), no_backward_running() as resting:
+    with access.quiet(), PausedCollector(), no_backward_running() as resting:
         if not resting:
             return dict.fromkeys(devices)
         tensors: list[Any] = select_arrays(get_objects(), [access.tensor_class])

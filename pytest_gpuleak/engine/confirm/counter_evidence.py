@@ -70,7 +70,8 @@ class CounterEvidence:
         growth = self._settled(investigation, growth)
         if not self._runs:
             growth = self._without_library_states(investigation, growth)
-        not_read = self._reveal(investigation, growth)
+        with self._tracker.detector.whole_heap() if self._room(investigation, growth) else contextlib.nullcontext():
+            not_read = self._reveal(investigation, growth)
         self.is_doubtful = False
         if self._both is not None:
             net, growth = growth._replace(bytes=self._both.bytes), self._half_of(investigation, growth, self._both)
@@ -179,6 +180,8 @@ class CounterEvidence:
                     growth = growth.lowest(counters.end())
                 if not self._may_go(investigation, growth):
                     break
+            # Those of the run's own tensors, for which the heap need not be thawed: where they explain all, it stays so.
+            self._reveal(investigation, growth)
         if with_first and (collected or self._may_go(investigation, growth)):
             return self._settled_with_first(investigation, growth)
         if not self._may_go(investigation, growth):
@@ -259,7 +262,7 @@ class CounterEvidence:
         return growth.host - self._explained_host(investigation, growth) > watched
 
     def _reveal(self, investigation: Runs, growth: Growth) -> frozenset[str]:
-        """Give unread arrays, which C++ alone knows, to the investigation where the counters have room for them.
+        """Give unread arrays of visible ones, which C++ alone knows, to the runs where the counters have room for them.
 
         Return the devices on which some could not be read.
         """

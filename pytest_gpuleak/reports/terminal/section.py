@@ -64,7 +64,8 @@ def render_leaks(report: RunReport, *, verbosity: int, width: int) -> list[str]:
     lines = _render_in_room(shown, width)
     if len(shown) < len(groups):
         lines += ["", _left_out(groups[len(shown) :], "-v or the JSON report has them")]
-    return lines
+    later = _judged_later(report, width)
+    return [*lines, "", *later] if lines and later else lines or later
 
 
 def render_codes(report: RunReport) -> list[str]:
@@ -242,6 +243,28 @@ def _in_a_line(group: Group, width: int) -> list[str]:
 def _safely(group: Group, write: Callable[[Finding], list[str]]) -> list[str]:
     record, found = group.entries[0]
     return isolated(lambda: write(found), lambda why: [INDENT + describe_unshown(record, found, why)])
+
+
+def _judged_later(report: RunReport, width: int) -> list[str]:
+    """Write a line for each place in a wider fixture that keeps as much as would fail, until its teardown is judged."""
+    least = report.policy.get("retained_bytes")
+    places: dict[str, dict[str, int]] = {}
+
+    def add(record: TestRecord | FixtureRecord, found: Finding) -> None:
+        if found.until_teardown and found.holder is not None and type(least) is int and found.bytes >= least:
+            place = found.holder.root + "".join(step.edge for step in found.holder.path[:1])
+            places.setdefault(clean_text(place, TEXT_LIMIT), {})[name_of_record(record)] = found.bytes
+
+    for record, found in findings_of(report):
+        isolated(functools.partial(add, record, found), lambda _: None)
+    lines: list[str] = []
+    for place, tests in places.items():
+        more = f" and {len(tests) - 1} more" if len(tests) > 1 else ""
+        line = (
+            f"NOTED {format_bytes(max(tests.values()))} held by {place} until its teardown ({next(iter(tests))}{more})"
+        )
+        lines += wrap_text(line, width, further=INDENT)
+    return [TitleLine(line) for line in lines[:MAX_ENTRIES]]
 
 
 def _render_quietly(report: RunReport) -> list[str]:
