@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.adapters.registry import may_have_untracked_arrays
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, OUTSIDE_FLOOR
 
 if TYPE_CHECKING:
@@ -13,17 +12,11 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.readings import Growth
 
 
-def may_have_grown(growth: Growth, policy: Policy, *, untracked: bool = True) -> bool:
-    """Tell whether any counter may have grown beyond its limit.
-
-    The host's is `retained_bytes`, if that is less than `host_bytes`: it may be gradients that no code has read. With
-    `untracked` it is `array_bytes` where there can be arrays that the collector does not track.
-    """
+def may_have_grown(growth: Growth, policy: Policy, least_host: int) -> bool:
+    """Tell whether any counter may have grown beyond its limit, the host's by `least_host` bytes beside imports."""
     for (device, metric), size in growth.bytes.items():
         if device == HOST:
-            if size >= max(min(policy.retained_bytes, policy.host_bytes), 1) + growth.imported:
-                return True
-            if untracked and size > policy.array_bytes + growth.imported and may_have_untracked_arrays():
+            if size >= max(least_host, 1) + growth.imported:
                 return True
         elif metric == "reserved":
             if policy.reserved_bytes is not None and size >= max(policy.reserved_bytes, 1):
@@ -39,7 +32,7 @@ def may_have_grown(growth: Growth, policy: Policy, *, untracked: bool = True) ->
 def is_worth_a_check(growth: Growth, policy: Policy, tracker: RunTracker) -> bool:
     """Tell whether to check a test for its growth alone.
 
-    Growth of the host below its limits matters only as arrays: where the run has left no more than there were, it is
-    a first use, or arrays that replaced smaller ones, which are looked for from `retained_bytes` up.
+    Growth of the host below its limit matters only as arrays that no look at the young objects finds: from `array_bytes`
+    up where the run has left more of them than there were, and from `retained_bytes` up where it has made gradients.
     """
-    return may_have_grown(growth, policy, untracked=tracker.may_have_added_arrays)
+    return may_have_grown(growth, policy, tracker.least_host_growth(policy._replace(confirm=1)))

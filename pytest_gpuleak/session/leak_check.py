@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.engine.program_growth import count_compiled, programs_explain
-from pytest_gpuleak.engine.suspicion import is_worth_a_check, may_have_grown
+from pytest_gpuleak.engine.suspicion import is_worth_a_check
 from pytest_gpuleak.model.outcomes import CHECKED
 from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.item_harness import ItemHarness
@@ -243,12 +243,12 @@ class LeakCheck:
         elif arrays:
             stop_timer(item)
             garbage = self._collect_garbage(arrays, attempt)
-            if garbage is not None and not arrays and may_have_grown(growth, policy):
+            if garbage is not None and not arrays and is_worth_a_check(growth, policy, tracker):
                 compiled = programs_explain(growth, count_compiled(tracker.frameworks, self.knowledge.programs))
                 if not compiled:
                     growth = growth.lowest(tracker.counters.end())
         suspected = bool(arrays or processes)
-        if may_have_grown(growth, policy):
+        if is_worth_a_check(growth, policy, tracker):
             self._own_modules.keep()
             growth = tracker.without_pools(growth)
             if not suspected:

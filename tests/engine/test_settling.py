@@ -215,18 +215,16 @@ def test_what_a_thread_held_is_gone_once_it_has_ended_though_no_step_is_left() -
     assert not settling.cycles
 
 
-@pytest.mark.parametrize(("reading_s", "readings"), [(0.0, 8), (0.5, 8), (3.0, 4), (100.0, 2)])
-def test_readings_are_made_no_more_often_than_they_take(reading_s: float, readings: int) -> None:
-    clock = [0.0]
+@pytest.mark.parametrize(("steps", "readings"), [(0, []), (1, [1]), (8, [1, 2, 4, 8]), (11, [1, 2, 4, 8, 11])])
+def test_readings_are_made_after_twice_as_many_steps_each_time_and_at_the_end(steps: int, readings: list[int]) -> None:
+    taken: list[int] = []
+    read = []
 
     def waits() -> Iterator[None]:
-        for _ in range(8):
-            clock[0] += 1.0
+        for number in range(steps):
+            taken.append(number)
             yield
 
-    made = 0
-    for _ in paced(waits(), lambda: clock[0]):
-        clock[0] += reading_s
-        made += 1
-    assert made == readings
-    assert list(paced(iter(()))) == []
+    for _ in paced(waits()):
+        read.append(len(taken))
+    assert read == readings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from time import perf_counter, sleep
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.engine.stages import CheckTimeoutError
@@ -193,20 +193,17 @@ def rounds(step: SettleStep, alive: Callable[[], int]) -> Iterator[None]:
             return
 
 
-def paced(steps: Iterable[None], clock: Callable[[], float] = perf_counter) -> Iterator[None]:
-    """Take steps, and pause for a reading no sooner after the last one than that took; once more at the end.
+def paced(steps: Iterable[None]) -> Iterator[None]:
+    """Take steps, and pause for a reading after the first, second, fourth and so on, and at the end.
 
-    Waits begin with a microsecond, and a reading of the heap's counter may take 20 ms.
+    Waits begin with a microsecond and double, and a reading of the heap's counter may take 20 ms.
     """
-    due, passed_over = 0.0, False
+    taken = 0
     for _ in steps:
-        began = clock()
-        passed_over = began < due
-        if not passed_over:
+        taken += 1
+        if taken & (taken - 1) == 0:
             yield
-            ended = clock()
-            due = 2 * ended - began
-    if passed_over:
+    if taken & (taken - 1):
         yield
 
 

@@ -19,24 +19,6 @@ pytestmark = [
 ]
 
 
-def test_an_array_that_is_replaced_by_a_larger_one_grows(run: Runner) -> None:
-    found = run(
-        """
-        import numpy as np
-
-        class History:
-            losses = np.ones(1)
-
-        def test_appends():
-            History.losses = np.concatenate([History.losses, np.ones(2**17)])
-        """,
-        apart=True,
-    )
-    (finding,) = found.tests["test_appends"]["findings"]
-    assert finding["kind"] == "growing"
-    assert finding["holder"]["root"] == "test_it.History.losses"
-
-
 def test_a_large_array_that_takes_the_place_of_an_empty_one_is_found(run: Runner) -> None:
     found = run(
         """
