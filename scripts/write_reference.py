@@ -66,7 +66,12 @@ def _with_limits(text: str) -> str:
             shown = f"{value:,}" if isinstance(value, int) else str(value)
             rows.append(f"| `{name}` | {shown} | {' '.join(str(told.value.value).split())} |")
     table = "\n".join(rows)
-    return re.sub(r"(<!-- limits: .*? -->\n).*?(<!-- end of limits -->)", lambda m: f"{m[1]}{table}\n{m[2]}", text, flags=re.S)
+    return re.sub(
+        r"(<!-- limits: .*? -->\n).*?(<!-- end of limits -->)",
+        lambda m: f"{m[1]}{table}\n{m[2]}",
+        text,
+        flags=re.DOTALL,
+    )
 
 
 def _options() -> str:
