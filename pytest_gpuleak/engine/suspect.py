@@ -213,6 +213,7 @@ class SuspectCheck:
         if self._runner.check_fixtures is not None:
             self._runner.check_fixtures(tracker.take_released())
         if not result.passed:
+            runs.fail_run()
             return result.why
         if self._freed_by_setup:
             return ""
