@@ -24,6 +24,9 @@ from tests.verdicts.kinds import KINDS
 from tests.verdicts.modes import IN_ORDER, MAY_END_FIXTURES, OPTIONS, faults, run_mode
 from tests.verdicts.suites import Suite, draw_suite, suite_of
 
+AT_ONCE = 40
+"""Kinds in one suite where all are asked for."""
+
 
 class Tally:
     """What all runs said: how many verdicts, which are wrong and which differ."""
@@ -68,7 +71,8 @@ def main() -> None:
         suites = [(suite, 0) for suite in CASES]
     elif options.kinds:
         chosen = list(KINDS) if options.kinds == "all" else options.kinds.split(",")
-        suites = [(suite_of("kinds", [KINDS[name] for name in chosen]), options.first)]
+        parts = [chosen[start : start + AT_ONCE] for start in range(0, len(chosen), AT_ONCE)]
+        suites = [(suite_of("kinds", [KINDS[name] for name in part]), options.first) for part in parts]
     else:
         suites = [
             (draw_suite(seed, options.tests), seed) for seed in range(options.first, options.first + options.seeds)

@@ -187,7 +187,10 @@ def _run(folder: Path, mode: str, argument: str) -> Verdicts:
     for path in (junit, report):
         path.unlink(missing_ok=True)
     options = ["--junitxml=junit.xml", "--gpu-leak", *OPTIONS[mode]]
-    done = _pytest(folder, options, mode, argument, tests=() if mode == "crowd" else ("test_suite.py",))
+    try:
+        done = _pytest(folder, options, mode, argument, tests=() if mode == "crowd" else ("test_suite.py",))
+    except subprocess.TimeoutExpired:
+        return Verdicts({}, set(), f"{mode}: not ended after {LIMIT_S} s")
     if not junit.exists():
         return Verdicts({}, set(), f"{mode}: exit status {done.returncode}: {done.stdout[-1500:]}{done.stderr[-1500:]}")
     found = Verdicts(read_junit(junit), set())
