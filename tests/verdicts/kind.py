@@ -51,7 +51,7 @@ class Kind:
 
     A test's name says its verdict: it has a part ``leaks`` (growing, fails), ``grows`` (growing in a wider fixture; passes
     where that goes in the same teardown), ``retained`` (does not grow, fails by its size), ``fails`` (one or the other),
-    ``noted`` (passes, with a note as long as the fixture that holds it is up) or none of these (passes). A wider fixture that fails has ``leaks`` in its name.
+    ``noted`` (passes, with a note in the report) or none of these (passes). A wider fixture that fails has ``leaks`` in its name.
 
     Attributes:
         name: unique.
