@@ -96,8 +96,8 @@ class SuspectEvidence:
         return bool(others or not self.counters.explained)
 
     def grows_beside(self) -> bool:
-        """Tell whether a re-run has shown growth of anything but arrays."""
-        grows = self.processes.grows or self.files.grows
+        """Tell whether each re-run may have shown growth of anything but arrays that the collector tracks."""
+        grows = self.processes.grows or self.files.grows or self.untracked.suspected or self.counters.wants_rerun
         grows = grows or any(one.bytes_per_run for one in self._judge_counters(self.of_arrays()))
         return grows or self.programs.grows  # asked last: it may collect the heap
 
