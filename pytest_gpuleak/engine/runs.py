@@ -79,6 +79,7 @@ class Runs:
         self._kept: dict[int, Keeper] = {}
         self._decided = frozenset[int]()
         self._added: tuple[dict[str, int], int] | None = None
+        self._by_identity: dict[int, list[Left]] | None = None
         self.count = 0
         self.collected = False
         self.settled = False
@@ -159,7 +160,7 @@ class Runs:
             left = Left(self.count, held, index, shared=shared)
             self._left.append(left)
             self._alive.append(left)
-        self._added = None
+        self._added = self._by_identity = None
 
     def _users(self, arrays: Iterator[object]) -> dict[int, int | None]:
         known = self._tracker.guarded_arrays
@@ -282,6 +283,7 @@ class Runs:
         """Forget all re-runs, because a re-run could not be recorded to its end."""
         self._alive = [left for left in self._alive if left.run == 0]
         self._left = [left for left in self._left if left.run == 0]
+        self._by_identity = None
         self.count = min(self.count, 1)
         del self._before[:]
         self._traced = None
@@ -326,16 +328,14 @@ class Runs:
 
     def of(self, array: object) -> Left | None:
         """Return what is known of a living array, if it was left: a later array may have its id."""
-        for left in self._by_identity().get(id(array), ()):
+        if self._by_identity is None:
+            self._by_identity = defaultdict(list)
+            for left in self._alive:
+                self._by_identity[left.held.reading.identity].append(left)
+        for left in self._by_identity.get(id(array), ()):
             if left.cause is None and self.is_left(array, left):
                 return left
         return None
-
-    def _by_identity(self) -> dict[int, list[Left]]:
-        found: dict[int, list[Left]] = defaultdict(list)
-        for left in self._alive:
-            found[left.held.reading.identity].append(left)
-        return found
 
     def is_left(self, array: object, left: Left) -> bool:
         """Tell whether a living array is this one: a later array may have its id."""
