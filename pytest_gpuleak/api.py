@@ -137,6 +137,7 @@ def assert_no_leak(
 
     The function is called once, which fills its caches, then `repeat` times more; its result is dropped. Arrays that
     every further call adds are a leak, however small; those that only the first call left fail from `retained_mb` up.
+    A function that leaks is called once more, traced, for the lines that make what it leaves.
 
     Args:
         function: called without arguments.

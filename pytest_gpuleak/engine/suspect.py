@@ -90,14 +90,14 @@ class SuspectCheck:
             evidence.programs.end_first_run()
         with contextlib.ExitStack() as until_judged:
             if suspected or first.processes or evidence.files.wanted or evidence.programs.wanted:  # 2
-                self._why = self._why_not_again()  # 4
-                if not self._why:
-                    with self._guard(CONFIRM) as stage:
+                with self._guard(CONFIRM) as stage:
+                    self._why = self._why_not_again()  # 4
+                    if not self._why:
                         until_judged.enter_context(self._subject.confirming())
                         self._why = self._confirm()  # 5 to 10
-                    if stage.fault:
-                        self._why = f"the check failed while the test ran again: {stage.fault}"
-                        evidence.forget_reruns()
+                if stage.fault:
+                    self._why = f"the check failed while the test ran again: {stage.fault}"
+                    evidence.forget_reruns()
                 if self._why:
                     self._step = "4 not run again" if self._runs.count < 2 else "5 run again in vain"
                     self._settle()

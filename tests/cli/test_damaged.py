@@ -22,6 +22,7 @@ from pytest_gpuleak.model.findings import (
     Contribution,
     FixtureRecord,
     Holder,
+    Judged,
     KnownLeak,
     Origin,
     PathStep,
@@ -65,6 +66,7 @@ FULL = Make.finding(
     metric="heap",
     contributions=(Contribution("bytearray", 4, 1, ORIGIN, Holder("module", "app.B", "app.B")),),
     baseline=BaselineStatus("grown", "4 bytes"),
+    judged=Judged(2, "10 sure from a settled state", ("a collection",)),
 )
 SHORT = Make.finding(tensors=(), holder=None)
 REPORT = Make.report(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.model.findings import WAITING, Finding
+from pytest_gpuleak.model.findings import WAITING, Finding, Holder, Judged
 from pytest_gpuleak.model.outcomes import TestRecord, Verdict
 from pytest_gpuleak.session.records.run_records import RunRecords
 
@@ -70,6 +72,18 @@ def test_explained_findings_replace_those_that_waited_attempt_by_attempt() -> No
     assert [record.verdict for record in kept.tests] == ["leaked", "leaked", "noted", "leaked"]
     assert kept.tests[1] == waiting("a", "gw1")
     assert kept.tests[0].suspect_s == {"check": 1.5, "search": 0.5}
+
+
+def test_what_a_walk_has_named_is_completed_by_the_search_too() -> None:
+    kept = RunRecords()
+    named = Holder("module", "app.KEPT", "app.KEPT[0]")
+    first = Finding("growing", True, "cpu", 1, 4, 4, "", holder=named, judged=Judged(2, "9 settled"))
+    counter = Finding("host", True, "cpu", 1, 4, 4, "", metric="heap", judged=Judged(2, "9 settled"))
+    kept.add_test(waiting("a")._replace(findings=(counter,)))
+    kept.add_test(waiting("a")._replace(findings=(first,)))
+    searched = dataclasses.replace(first, other_holders=(named,))
+    kept.take_explained([("a", "leaked", (searched,), 0.5)], "main")
+    assert [record.findings for record in kept.tests] == [(counter,), (searched,)]
 
 
 def test_an_explanation_of_a_record_that_was_replaced_is_dropped() -> None:

@@ -61,6 +61,8 @@ FINDINGS = st.builds(
     hint=st.none() | TEXTS,
     code=TEXTS,
     why_unconfirmed=st.none() | TEXTS,
+    until_teardown=st.booleans(),
+    judged=st.none() | st.builds(findings.Judged, COUNTS, TEXTS, st.lists(TEXTS, max_size=2).map(tuple), TEXTS, TEXTS),
 )
 MANY = st.lists(FINDINGS, max_size=2).map(tuple)
 VERDICTS = st.sampled_from(get_args(run_records.Verdict))
@@ -157,6 +159,7 @@ def test_the_schema_knows_every_field(validator: jsonschema.Draft202012Validator
         "origin": findings.Origin,
         "holder": findings.Holder,
         "autograd": Autograd,
+        "judged": findings.Judged,
         "knownLeak": findings.KnownLeak,
     }.items():
         fields = set(getattr(record, "_fields", None) or (field.name for field in dataclasses.fields(record)))

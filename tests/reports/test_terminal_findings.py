@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from pytest_gpuleak.model.findings import Autograd, Contribution, FindingKind, Holder, HolderKind, Origin, PathStep
+from pytest_gpuleak.model.findings import (
+    Autograd,
+    Contribution,
+    FindingKind,
+    Holder,
+    HolderKind,
+    Judged,
+    Origin,
+    PathStep,
+)
 from pytest_gpuleak.reports import wording
 from pytest_gpuleak.reports.terminal import findings as terminal
 from pytest_gpuleak.reports.terminal import section as terminal_section
@@ -56,6 +65,18 @@ class TestFinding:
             "           tensors",
             "  because  the test took 70 s, over the limit of 60 s",
             "  known    listed in the baseline",
+        ]
+
+    def test_how_it_was_judged_is_shown_with_v(self, make: Any) -> None:
+        finding = make.finding(judged=Judged(2, "7 everything new replaces something"))
+        line = "  judged   7 everything new replaces something; 2 runs"
+        assert terminal.render_finding(finding, verbosity=1)[-1] == line
+        assert line not in terminal.render_finding(finding)
+        collected = Judged(3, "10 sure from a settled state", ("a collection", "the settling"), cut="\x1b[2J")
+        shown = terminal.render_finding(dataclasses.replace(finding, judged=collected), verbosity=1)
+        assert shown[-2:] == [
+            "  judged   10 sure from a settled state; 3 runs; freed by a collection, the",
+            r"           settling; \x1b[2J",
         ]
 
     def test_a_fix_ends_in_its_code(self, make: Any) -> None:

@@ -90,6 +90,30 @@ class TestSection:
             "LEAKED t.py::test_other",
         ]
 
+    def test_what_a_fixture_keeps_until_its_teardown_takes_a_line_from_the_limit_up(self, make: Any) -> None:
+        def kept(size: int, **changes: Any) -> Any:
+            holder = Holder(
+                "fixture", "fixture 'data'", "fixture 'data'.trainer.model", (PathStep(".trainer", "DataModule"),)
+            )
+            note = make.finding(kind="retained", failed=False, bytes=size, holder=holder, until_teardown=True)
+            return dataclasses.replace(note, **changes)
+
+        tests = [
+            make.test("t.py::test_small", kept(1024**2 - 1)),
+            make.test("t.py::test_a", kept(1024**2)),
+            make.test("t.py::test_b", kept(3 * 1024**2)),
+            make.test("t.py::test_note", kept(1024**3, until_teardown=False)),
+        ]
+        line = "NOTED 3.0 MiB held by fixture 'data'.trainer until its teardown (t.py::test_a"
+        assert leaks(make.report(*tests)) == [line, "  and 1 more)"]
+        assert leaks(make.report(*tests), width=120) == [line + " and 1 more)"]
+        assert leaks(make.report(tests[0])) == []
+        assert leaks(make.report(make.test("t.py::test_one", make.finding()), *tests))[-3:] == [
+            "",
+            line,
+            "  and 1 more)",
+        ]
+
     def test_attempts_of_a_test_are_one_entry_with_their_sum(self, make: Any) -> None:
         report = make.report(*[make.test("t.py::test_one", make.finding(holder=None)) for _ in range(3)])
         assert leaks(report)[0] == "LEAKED t.py::test_one"

@@ -60,7 +60,7 @@ FINDINGS = st.builds(
     known=st.booleans(),
     tensors=some(ARRAYS),
     holder=st.none() | HOLDERS,
-    autograd=st.none() | st.builds(findings.Autograd, SIZES, SIZES, SIZES),
+    autograd=st.none() | st.builds(findings.Autograd, SIZES, SIZES, SIZES, st.booleans()),
     hint=st.none() | TEXTS,
     code=TEXTS,
     why_unconfirmed=st.none() | TEXTS,
@@ -70,6 +70,8 @@ FINDINGS = st.builds(
     contributions=some(PARTS),
     evidence=some(TEXTS),
     baseline=st.none() | st.builds(findings.BaselineStatus, st.sampled_from(["known", "grown", "new"]), TEXTS),
+    until_teardown=st.booleans(),
+    judged=st.none() | st.builds(findings.Judged, SIZES, TEXTS, some(TEXTS), TEXTS, TEXTS),
 )
 TESTS = st.builds(
     records.TestRecord,

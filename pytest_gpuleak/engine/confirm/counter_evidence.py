@@ -135,11 +135,13 @@ class CounterEvidence:
 
     @property
     def wants_rerun(self) -> bool:
-        """Whether one more run is needed: the host grew again and no record says why, or the last run was not sure."""
+        """Whether one more run is needed: memory grew again and no record says why, or the last run was not sure."""
         if len(self._runs) < FIRST_RERUN:
             return False
         unsure = self.is_doubtful or (self._both is not None and bool(self._grown))
-        return unsure or (HOST in self._grown and not any(run.host for run in self._runs))
+        if HOST in self._grown and not any(run.host for run in self._runs):
+            return True
+        return unsure or (bool(self._grown - {HOST}) and bool(self._tracker.frameworks.allocation_histories()))
 
     @property
     def explained(self) -> bool:

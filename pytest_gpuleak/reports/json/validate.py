@@ -30,7 +30,7 @@ _SCOPES = Literal["function", "class", "module", "package", "session"]
 _SHOWN = 60
 
 _LEAST = {"line": 1, "count": 0, "bytes": 0, "bytes_per_run": 0, "storage_bytes": 0, "deciding": 0, "nodes": 0}
-_LEAST |= {"saved_tensors": 0, "saved_bytes": 0}
+_LEAST |= {"saved_tensors": 0, "saved_bytes": 0, "runs": 0}
 
 
 class WrongValueError(ValueError):

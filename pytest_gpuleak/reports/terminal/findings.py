@@ -24,7 +24,7 @@ from pytest_gpuleak.reports.wording import CYCLE_UNKNOWN, LINE_UNKNOWN, describe
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuleak.model.findings import ArrayInfo, Autograd, Contribution, Finding, Holder, Origin
+    from pytest_gpuleak.model.findings import ArrayInfo, Autograd, Contribution, Finding, Holder, Judged, Origin
 
 _ARRAYS_SHOWN = 5  # with -v; the JSON report has more
 _PARTS_SHOWN = 3
@@ -51,6 +51,8 @@ def render_finding(finding: Finding, *, verbosity: int = 0, width: int = 80) -> 
         details += wrapped("because", finding.why_unconfirmed, width)
     if finding.known and finding.baseline is None:
         details.append(labelled("known", "listed in the baseline"))
+    if every and finding.judged is not None and finding.judged.step:
+        details += wrapped("judged", _judged(finding.judged), width)
     return lines + dimmed(details)
 
 
@@ -177,6 +179,11 @@ def _part(part: Contribution) -> str:
     sign = "-" if part.bytes < 0 else ""
     size = f"{sign}{format_bytes(abs(part.bytes))}: " if part.bytes else ""
     return f"{size}{clean_text(part.text, TEXT_LIMIT)}{count}"
+
+
+def _judged(judged: Judged) -> str:
+    freed = f"freed by {', '.join(judged.freed_by)}" if judged.freed_by else ""
+    return "; ".join(filter(None, (judged.step, count_of(judged.runs, "run"), freed, judged.cut)))
 
 
 def _graph(autograd: Autograd | None, width: int) -> list[str]:

@@ -294,9 +294,9 @@ def test_what_the_check_itself_allocates_frees_no_cycle(run: Runner, monkeypatch
     counters = importlib.import_module("pytest_gpuleak.engine.detect.counters")
     original = counters.CounterWatch.end
 
-    def end(watch: object, **options: bool) -> object:
+    def end(watch: object, *arguments: object, **options: bool) -> object:
         assert [[] for _ in range(3 * gc.get_threshold()[0])]
-        return original(watch, **options)
+        return original(watch, *arguments, **options)
 
     monkeypatch.setattr(counters.CounterWatch, "end", end)
     source = """

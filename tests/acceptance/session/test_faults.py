@@ -37,18 +37,7 @@ ONCE = """
 
 FAULTS = {
     "the hint": ("explain.hints.order.advice_for", "growing", "the description of a finding"),
-    "the search for holders": ("explain.explain.explain", "growing", "the search for holders"),
-    "the look at the heap": ("engine.confirm.array_looks.find_left", "growing", "the search for holders"),
-    "the graphs": (
-        "engine.confirm.retained_graphs.RetainedGraphs._count",
-        "growing",
-        "the walk over autograd graphs",
-    ),
-    "the known culprits": (
-        "engine.confirm.recognition.Recognition.recognise",
-        "growing",
-        "the look at known culprits",
-    ),
+    "the walk down from roots": ("explain.lasting_roots.LastingRoots.reach", "growing", "the look at known culprits"),
     "the account": ("engine.left_behind.LeftBehind.note", "growing", "the account of what was left"),
     "the counters": (
         "engine.confirm.counter_evidence.CounterEvidence.add_run",
@@ -127,8 +116,33 @@ def test_what_could_not_be_confirmed_is_judged_by_its_size(
     assert found.result.ret == (1 if verdict == "leaked" else 0)
 
 
+@pytest.mark.parametrize(
+    ("target", "stage"),
+    [
+        ("explain.explain.explain", "the search for the holders of findings that waited"),
+        ("engine.holders.Holders._count", "the walk over autograd graphs"),
+    ],
+)
+def test_a_fault_of_the_late_search_is_the_sessions(
+    run: Runner, monkeypatch: pytest.MonkeyPatch, target: str, stage: str
+) -> None:
+    break_down(monkeypatch, target)
+    found = run(GROWS)
+    assert found.verdicts == {"test_leaks": "leaked", "test_next": "clean"}
+    assert (found.finding("test_leaks")["kind"], found.finding("test_leaks")["bytes"]) == ("growing", 2**21)
+    assert found.holder("test_leaks") == "test_it.KEPT[0]", "a walk had reached it"
+    (warning,) = warnings_of(found)
+    (fault,) = found.report["faults"]
+    assert f"{stage} failed: TypeError: a fault of ours (" in warning
+    assert fault.startswith(f"{stage} failed: TypeError")
+    assert found.result.ret == 1
+    jsonschema.validate(found.report, load_schema())
+
+
 def test_without_a_search_the_report_says_why_no_holder_is_known(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     break_down(monkeypatch, "explain.explain.explain")
+    for walk in ("reach", "reach_up"):
+        break_down(monkeypatch, f"explain.lasting_roots.LastingRoots.{walk}")
     found = run(GROWS)
     assert found.holder("test_leaks").startswith("unknown: the search failed: TypeError: a fault of ours (")
     found.result.stdout.fnmatch_lines(
@@ -144,7 +158,7 @@ def test_a_cache_filled_once_does_not_grow_where_its_holder_is_unknown(
 
 
 def test_what_cannot_be_read_is_unchecked_and_no_later_test_is(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    break_down(monkeypatch, "engine.confirm.array_evidence.ArrayEvidence.add_run")
+    break_down(monkeypatch, "engine.runs.Runs.end_run")
     found = run(GROWS)
     assert found.verdicts == {"test_leaks": "unchecked", "test_next": "clean"}
     assert found.tests["test_leaks"]["why_unchecked"].startswith("the reading of what was left failed: TypeError")
@@ -250,11 +264,11 @@ def test_nothing_of_what_was_judged_is_kept(run: Runner, monkeypatch: pytest.Mon
             """
             import gc
             from tests.acceptance.session.test_faults import WATCHED
-            KEPT = []
+            KEPT = {}
 
             def test_leaks():
                 gc.disable()
-                KEPT.append(Buffer(2**21))
+                KEPT.setdefault("model", Buffer(2**21))  # what does not grow is searched for at once
 
             def test_gone():
                 KEPT.clear()

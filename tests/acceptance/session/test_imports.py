@@ -61,7 +61,7 @@ def test_the_finders_of_modules_are_put_back(monkeypatch: pytest.MonkeyPatch, fa
     ("module", "line", "contract"),
     [
         ("model/sizes.py", "from pytest_gpuleak.session import run", "The floors"),
-        ("engine/check.py", "import pytest", "Only pytest's side knows pytest"),
+        ("engine/suspect.py", "import pytest", "Only pytest's side knows pytest"),
         ("explain/search.py", "import torch", "Libraries are imported by their adapters"),
         ("reports/markdown.py", "from pytest_gpuleak.reports import sarif", "Report formats do not know each other"),
     ],

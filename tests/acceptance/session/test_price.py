@@ -38,7 +38,8 @@ def test_the_price_of_suspects_is_told(run: Runner) -> None:
     assert slow["check"] >= slow["reruns"] + slow["search"]
     assert slow["reruns"] >= 0.2
     assert slow["search"] > 0
-    assert found.tests["test_slow_leak"]["overhead_s"] >= slow["check"]
+    # The search for names comes after the test, with those of others.
+    assert found.tests["test_slow_leak"]["overhead_s"] >= slow["check"] - slow["search"]
     suspects = found.report["summary"]["suspects"]
     assert suspects["tests"] == 2
     assert suspects["check_s"] == pytest.approx(

@@ -439,8 +439,9 @@ OFF = ("hookspecs", "plugin", "session", "session.entry", "session.options")
 LATER = (
     "baseline",
     "cli",
-    "engine.check",
     "engine.confirm",
+    "engine.late",
+    "engine.suspect",
     "explain",
     "model.findings",
     "reports.html",
