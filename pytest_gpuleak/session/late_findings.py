@@ -40,19 +40,16 @@ class LateFindings:
         self._knowledge = knowledge
         self._own_modules = own_modules
         self._at_once = at_once
+        self._search: LateSearch | None = None
         self.explained: list[ToldLate] = []
         """Findings whose holders were searched for after their tests were reported."""
 
     def prepare(self) -> None:
         """Let the next suspect's findings wait, where the verdict does not depend on the holder."""
-        if self._knowledge.late is None and not self._at_once:
+        if self._search is None and not self._at_once:
             from pytest_gpuleak.engine.late import LateSearch
 
-            self._knowledge.late = LateSearch(self._tracker, self._knowledge)
-
-    @property
-    def _search(self) -> LateSearch | None:
-        return self._knowledge.late
+            self._knowledge.late = self._search = LateSearch(self._tracker, self._knowledge)
 
     def explain_due(self) -> None:
         """Search if so many wait that they are to be explained now."""
