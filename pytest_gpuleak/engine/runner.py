@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_gpuleak.adapters.arrays import framework_of
 from pytest_gpuleak.adapters.bulk import Held, hold_arrays, read_arrays
 from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, BLOCK
+from pytest_gpuleak.engine.limits import MOST_ALONE
 from pytest_gpuleak.explain.harness import held_by_harness, holder_of
 from pytest_gpuleak.model.evidence import Survivor
 from pytest_gpuleak.model.readings import HOST, Growth
@@ -91,10 +92,6 @@ class RunnerCheck:
                     reading = left.reading if left.owned else left.reading._replace(storage_bytes=0)
                     knowledge.left_behind.note(nodeid, Held(handle, reading), holder.text)
         return RunnerVerdict(_without(growth, survivors), findings, held.arrays)
-
-
-MOST_ALONE = 32
-"""Arrays that are asked for one by one, where what holds one of them was too much to be looked at. Bounds."""
 
 
 def find_kept_by_runner(runs: Runs, tracker: RunTracker, keepers_of: Keepers) -> dict[int, Keeper]:
