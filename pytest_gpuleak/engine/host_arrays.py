@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import array_types
 from pytest_gpuleak.adapters.registry import may_have_untracked_arrays
 from pytest_gpuleak.engine.confirm.lenders import has_any, starts_of_memory
-from pytest_gpuleak.engine.detect.counters import MODULE_BYTES
 from pytest_gpuleak.engine.host_walks import Residue, TracedLines
 from pytest_gpuleak.engine.judge.untracked import UntrackedRuns, added_by_record, judge_cut, judge_untracked
+from pytest_gpuleak.engine.limits import MODULE_BYTES, RUNS_BEFORE_RECORD
 from pytest_gpuleak.engine.stages import EXPLAIN
 from pytest_gpuleak.engine.survivors import Leftover, Survivors
 from pytest_gpuleak.heap.collector import PausedCollector, collect
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding, Origin
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
-
-RUNS_BEFORE_RECORD: Final = 2
-"""Runs over which the heap must have grown before one is recorded."""
 
 
 class HostArrays:

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import linecache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.creation_lines import MAX_CODE_LENGTH, printable
+from pytest_gpuleak.engine.limits import (
+    LEAST_EXPLAINED,
+    LEAST_PYTHON_OBJECT,
+    LEAST_TRACED,
+    MOST_TRACED,
+    REST_SHARE,
+    SLACK_SHARE,
+    SMALL_SHARE,
+    TRACED_FRAMES,
+)
 from pytest_gpuleak.heap.collector import PausedCollector
 from pytest_gpuleak.heap.tracing import CAN_TRACE, is_tracing
 from pytest_gpuleak.model.findings import Origin
@@ -15,30 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pytest_gpuleak.explain.untracked_arrays import HeapArrays
-
-SLACK_SHARE: Final = 16
-"""Tolerance (1/16): arrays may exceed the growth by this part, because something small was freed meanwhile."""
-
-LEAST_EXPLAINED: Final = 0.75
-"""Share of the growth that arrays must explain: arrays chosen by their size may be older than the run."""
-
-REST_SHARE: Final = 64
-"""Share of the growth (1/64) that may stay unexplained before smaller arrays are blamed too."""
-
-SMALL_SHARE: Final = 256
-"""Share of the growth (1/256) below which an array is left out."""
-
-FRAMES: Final = 12
-"""Frames kept for each allocation: a library's function is called by the user's line."""
-
-LEAST_TRACED: Final = 512
-"""Smallest memory whose creating line is told, in bytes."""
-
-LEAST_PYTHON_OBJECT: Final = 64 * 1024
-"""Smallest Python object, in bytes, that is taken for an array's memory (`numpy.frombuffer` of bytes)."""
-
-MAX_TRACED: Final = 1000
-"""Arrays whose creating lines are told."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +92,7 @@ class TracedLines:
         import tracemalloc
 
         try:
-            tracemalloc.start(FRAMES)
+            tracemalloc.start(TRACED_FRAMES)
         except (RuntimeError, MemoryError):
             return  # the line is not told
         self.tracing = True
@@ -124,7 +110,7 @@ class TracedLines:
         if not self._knows_any():
             return {}
         arrays = heap.plain(lambda key, size: size >= LEAST_TRACED and before.get(key) != size)
-        lines = {heap.key_of(array): self._of(heap.reader.allocated(array)) for array in arrays[:MAX_TRACED]}
+        lines = {heap.key_of(array): self._of(heap.reader.allocated(array)) for array in arrays[:MOST_TRACED]}
         arrays.clear()
         return {key: line for key, line in lines.items() if line is not None}
 

@@ -6,6 +6,8 @@ import dataclasses
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.engine.limits import LEAST_SWEPT
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -13,9 +15,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
     from pytest_gpuleak.model.outcomes import FixturePlace
     from pytest_gpuleak.model.readings import ArrayReading
-
-LEAST_SWEPT: Final = 256
-"""Entries from which dead entries are removed, and again after each doubling, for constant cost per entry."""
 
 MAX_HOLDERS: Final = 3
 """Holders named with an owner: the holders with the most bytes."""

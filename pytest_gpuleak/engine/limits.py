@@ -1,11 +1,50 @@
 """Every limit of the engine, with its unit and its reason, and whether it stops, orders or bounds.
 
-None of them chooses a verdict: what a limit cuts off excuses (docs/how-it-works.md, the table of limits).
+What stops ends a wait, and says so. What orders chooses between two exact ways, or when one is taken. What bounds cuts a
+walk, a list or an estimate: what is cut off excuses, or is told less fully, and accuses nobody (docs/how-it-works.md).
 """
 
 from __future__ import annotations
 
 from typing import Final
+
+# Waits.
+
+CHECK_LIMIT_S: Final = 60.0
+"""Seconds that a single wait of the check may take: the settle hook, a device, its driver, processes. Stops: what takes
+longer hangs, and is named."""
+
+FIRST_WAIT_S: Final = 1e-6
+"""Seconds of the first wait for other threads; each further one takes twice as long. Orders: most need one turn."""
+
+LONGEST_WAIT_S: Final = 0.1
+"""Seconds of the longest such wait. Orders: what is freed meanwhile is met soon."""
+
+ALL_WAITS_S: Final = 0.45
+"""Seconds of all such waits for a thread that the test has started (goleak's options.go). Stops."""
+
+KNOWN_THREADS_WAIT_S: Final = 0.02
+"""Seconds of all such waits for threads from before the test, which seldom hold what is its own. Stops."""
+
+ENDING_WAITS: Final = 7
+"""Waits for processes to end before all of the heap is collected, which takes 0.2 s on a large one: 0.13 s in all.
+Orders."""
+
+MOST_ROUNDS: Final = 20
+"""Collections in a row, each of which has freed something. Stops: a finalizer may make new garbage for ever.
+
+A cycle through C++ (an autograd graph) may be garbage that a collection sees only after another has freed what refers to
+it: torch's tensors show the collector their graph only while nothing else uses it (THPVariable_traverse)."""
+
+# Runs.
+
+MOST_ADDED_RERUNS: Final = 2
+"""Re-runs beyond those asked for where one leaves a doubt. Bounds: the first begins from a settled heap and decides."""
+
+RUNS_BEFORE_RECORD: Final = 2
+"""Runs over which the heap must have grown before one is recorded. Orders: recording slows a run two to four times."""
+
+# Arrays that are older than the test.
 
 LEAST_NETTED: Final = 16 * 1024
 """Bytes of an older array from which a run is credited with letting it go. Bounds: 1/64 of the default `retained_mb`, so
@@ -14,14 +53,91 @@ that what is not followed cannot tip a verdict by much, and a model's biases cos
 MOST_OLDER: Final = 100_000
 """Older arrays that are followed while a suspect is run again. Bounds: a weak handle takes 100 bytes and 0.1 us to ask."""
 
+LEAST_SWEPT: Final = 256
+"""Entries of the account of who left what, from which dead ones are removed, and again after each doubling. Orders: the
+cost of an entry is constant."""
+
+# The epoch.
+
+LONG_LIVED_SHARE: Final = 4
+"""A full collection is due when more than this part (1/4) of the heap was frozen since the last. Orders: CPython's own
+rule for the time of a collection."""
+
+LEAST_FROZEN: Final = 100_000
+"""Objects frozen before the heap is counted for the first time, and the minimum before a full collection. Orders."""
+
+LEAST_STEP: Final = 4
+"""The heap is counted again once it can have grown by this part (1/4) of what makes a full collection due. Orders."""
+
+LEAST_STAYING: Final = 0.25
+"""Lower bound for the share of frozen objects that survive, which heap counts measure. Orders: the higher, the more
+often the heap is counted."""
+
+MOST_BORN: Final = 200_000
+"""Objects of an epoch whose ids are kept when the freeze point moves: 1.6 MB. Bounds: of more, none is
+known to be of the epoch."""
+
+MOST_CONTAINERS: Final = 1000
+"""Containers below an object that are looked at for a reference back to it. Bounds: others are left to a full
+collection."""
+
+# The host's memory.
+
+MOST_UNSEEN_GROWTH: Final = 256 * 1024
+"""Bytes of the host's growth that a reading which is used again may hide. Bounds: as many as the default `array_bytes`, the
+smallest growth that is examined."""
+
+MODULE_BYTES: Final = 48 * 1024
+"""Host bytes of an imported module: 18 to 35 KiB on the mean of large packages, 82 KiB of torch (Python 3.11). Bounds the
+growth that imports excuse."""
+
+PROGRAM_BYTES: Final = 2 * 1024 * 1024
+"""Host bytes of a compiled program: 1.4 to 2 MiB of jaxlib 0.10 on the CPU, for small programs and large ones. Bounds the
+growth that compiling excuses."""
+
+SLACK_SHARE: Final = 16
+"""Part of the growth (1/16) by which arrays may exceed it, because something small was freed meanwhile. Bounds."""
+
+LEAST_EXPLAINED: Final = 0.75
+"""Share of the growth that arrays must explain to be named: those chosen by their size may be older than the run. Bounds."""
+
+REST_SHARE: Final = 64
+"""Part of the growth (1/64) that may stay unexplained before smaller arrays are named too. Bounds."""
+
+SMALL_SHARE: Final = 256
+"""Part of the growth (1/256) below which an array is left out. Bounds."""
+
+LEAST_TRACED: Final = 512
+"""Bytes of the smallest memory whose creating line is told. Bounds."""
+
+LEAST_PYTHON_OBJECT: Final = 64 * 1024
+"""Bytes of the smallest Python object that is taken for an array's memory (`numpy.frombuffer` of bytes). Bounds."""
+
+MOST_TRACED: Final = 1000
+"""Arrays whose creating lines are told. Bounds."""
+
+TRACED_FRAMES: Final = 12
+"""Frames kept for each allocation: a library's function is called by the user's line. Bounds: deeper ones have no line."""
+
+# Judgement.
+
+MINOR_SHARE: Final = 16
+"""Part (1/16) of the limit, or of what a test adds, up to which a finding is a note where larger ones fail without it.
+Bounds: it is not worth an edit, and changes no verdict."""
+
+MOST_COMPARED: Final = 100
+"""Arrays of each run whose paths are compared for the reference that grows. Bounds: the first tell as much as all."""
+
+MOST_EDGES_COMPARED: Final = 20
+"""References of a path that are compared for it. Bounds."""
+
+# Holders.
+
 MOST_WAITING: Final = 200
 """Tests whose findings wait before their holders are searched for together. Orders: it bounds the memory they take."""
 
 MOST_ARRAYS_WAITING: Final = 20_000
 """Arrays that wait before their holders are searched for together. Orders."""
-
-GRAPHS_STEPS: Final = 10_000_000
-"""Steps (`heap.budget`) of counting what one test's autograd graphs retain: 100,000 nodes. Bounds: what is cut excuses."""
 
 SEARCH_STEPS: Final = 80_000_000
 """Steps (`heap.budget`) of a search for holders: some 20 s. Bounds: what is not met is held by "unknown"."""
@@ -29,5 +145,24 @@ SEARCH_STEPS: Final = 80_000_000
 STEPS_A_TEST: Final = 1_000_000
 """Steps that each test adds to `SEARCH_STEPS`: most of one heap's search is shared, and the naming is not. Bounds."""
 
+GRAPHS_STEPS: Final = 10_000_000
+"""Steps (`heap.budget`) of counting what one test's autograd graphs retain: 100,000 nodes. Bounds: what is cut excuses."""
+
 MOST_REACHED: Final = 1_000
 """Arrays for which lasting roots are looked for one by one. Bounds: of more, the heap is collected to tell garbage."""
+
+MOST_ALONE: Final = 32
+"""Arrays that are asked for one by one, where what in the test's runner holds them was too much to be looked at together.
+Bounds."""
+
+OPEN_FILES_STEPS: Final = 50_000_000
+"""Steps (`heap.budget`) of the walk for file objects: seven million containers and what they hold. Bounds."""
+
+LEAST_LENT: Final = 512
+"""Bytes of the smallest memory whose lender is looked for. Bounds."""
+
+MOST_BORROWED: Final = 1000
+"""Arrays of a run that are asked whose memory they use. Bounds."""
+
+MOST_LENDER_SEARCHES: Final = 10
+"""Searches of a session for lenders, each of which walks the whole heap. Bounds what is told beside the holder."""

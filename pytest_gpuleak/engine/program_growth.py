@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from pytest_gpuleak.engine.limits import PROGRAM_BYTES
 from pytest_gpuleak.model.readings import HOST
 
 if TYPE_CHECKING:
     from pytest_gpuleak.adapters.frameworks import Frameworks
     from pytest_gpuleak.model.readings import Growth
-
-PROGRAM_BYTES: Final = 2 * 1024 * 1024
-"""Host bytes of a compiled program: 1.4 to 2 MiB of jaxlib 0.10 on the CPU, for small programs and large ones."""
 
 
 def count_compiled(frameworks: Frameworks, known: int) -> int:

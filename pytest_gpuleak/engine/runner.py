@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_gpuleak.adapters.arrays import array_types, find_arrays, framework_of
 from pytest_gpuleak.adapters.bulk import Held, hold_arrays, read_arrays
 from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, BLOCK
+from pytest_gpuleak.engine.limits import MOST_ALONE
 from pytest_gpuleak.explain.harness import held_by_harness, holder_of
 from pytest_gpuleak.heap.collector import get_objects
 from pytest_gpuleak.model.evidence import Survivor
@@ -106,10 +107,6 @@ def _ask(arrays: list[object], keepers_of: Keepers) -> dict[int, Keeper]:
             alone.clear()
     arrays.clear()
     return keepers
-
-
-MOST_ALONE = 32
-"""Arrays that are asked for one by one, where what holds one of them was too much to be looked at. Bounds."""
 
 
 def find_kept_by_runner(runs: Runs, tracker: RunTracker, keepers_of: Keepers) -> dict[int, Keeper]:

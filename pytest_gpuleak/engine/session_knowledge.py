@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuleak.engine.late import LateSearch
     from pytest_gpuleak.engine.left_behind import LeftBehind
     from pytest_gpuleak.engine.older import OlderArrays
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.stages import Safeguards
     from pytest_gpuleak.explain.cycles import CycleReader
     from pytest_gpuleak.explain.lasting_roots import LastingRoots
+
+
+class Later(Protocol):
+    """Takes findings whose holders are searched for later, with others: `engine.late.LateSearch`."""
+
+    def take(self, waiting: Any) -> None:
+        """Let the findings of an `engine.late.Waiting` wait."""
 
 
 class SessionKnowledge:
@@ -45,7 +51,7 @@ class SessionKnowledge:
         self.snapshots = snapshots
         self.notes_are_read = notes_are_read
         self.in_tests = in_tests
-        self.late: LateSearch | None = None
+        self.late: Later | None = None
         """Who takes findings whose holders are searched for later, with others; None: each is searched for at once."""
         self._older: OlderArrays | None = None
         self.programs = 0

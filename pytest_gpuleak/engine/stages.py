@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 from pytest_gpuleak.adapters.protocol import StoppedError
+from pytest_gpuleak.engine import limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,16 +41,12 @@ class Guard(Protocol):
     ) -> bool: ...
 
 
-CHECK_LIMIT_S = 60.0
-"""Seconds that a single wait of the check may take: the settle hook, a device, its driver, processes."""
-
-
 class CheckTimeoutError(StoppedError):
-    """Raised in a part of the check that takes longer than `CHECK_LIMIT_S`."""
+    """Raised in a part of the check that takes longer than `limits.CHECK_LIMIT_S`."""
 
     def __init__(self) -> None:
-        self.limit_s = CHECK_LIMIT_S
-        super().__init__(f"it took longer than {CHECK_LIMIT_S:g} s and was stopped")
+        self.limit_s = limits.CHECK_LIMIT_S
+        super().__init__(f"it took longer than {self.limit_s:g} s and was stopped")
 
 
 class Safeguards(Protocol):

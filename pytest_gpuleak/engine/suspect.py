@@ -11,6 +11,7 @@ from pytest_gpuleak.engine.describe import described
 from pytest_gpuleak.engine.garbage_check import read_rings
 from pytest_gpuleak.engine.judge.replacements import compare
 from pytest_gpuleak.engine.late import Verdicts, Waiting
+from pytest_gpuleak.engine.limits import MOST_ADDED_RERUNS
 from pytest_gpuleak.engine.runner import find_kept_by_runner
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, settle_steps_of
 from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, EXPLAIN, PROCESSES, READ, RECOGNISE
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
-
-MOST_ADDED_RERUNS = 2
-"""Re-runs beyond those asked for where one leaves a doubt. Bounds: the first begins from a settled heap and decides."""
 
 
 @dataclasses.dataclass

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.bulk import Held
 from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
-from pytest_gpuleak.engine.left_behind import LEAST_SWEPT, MAX_HOLDERS, Left, LeftBehind, active_fixtures, owner_of
+from pytest_gpuleak.engine.left_behind import MAX_HOLDERS, Left, LeftBehind, active_fixtures, owner_of
+from pytest_gpuleak.engine.limits import LEAST_SWEPT
 from pytest_gpuleak.model.outcomes import FixturePlace
 from pytest_gpuleak.model.policy import Policy
 from tests.support.standin import Buffer, StandInArrays

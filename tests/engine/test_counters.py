@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -111,7 +110,7 @@ def test_what_a_block_is_larger_than_its_array_is_no_growth(size: int, allocated
 
 
 class Storages:
-    """What the last run left, as `ArrayEvidence` tells it."""
+    """What the last run left, as `Runs` tells it."""
 
     def __init__(self, *left: Survivor) -> None:
         self.left = left
@@ -128,7 +127,7 @@ def test_the_rest_of_an_arrays_own_block_is_no_room_for_another_tests_array(metr
     evidence: Any = object.__new__(CounterEvidence)
     evidence._policy = Policy()
     (run,) = device_runs(1024, metric=metric)
-    assert evidence._room(SimpleNamespace(left=Storages(*survivors("cuda:0", 0, size=513))), run.growth) == room
+    assert evidence._room(Storages(*survivors("cuda:0", 0, size=513)), run.growth) == room
 
 
 def test_requested_bytes_that_lag_behind_are_no_growth() -> None:

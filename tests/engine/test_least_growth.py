@@ -30,6 +30,7 @@ def _thawed() -> Iterator[None]:
 @pytest.fixture
 def tracker() -> Iterator[RunTracker]:
     tracker = RunTracker(own_frameworks(), Unguarded())
+    tracker.start(POLICY)
     yield tracker
     tracker.stop()
 
@@ -98,6 +99,7 @@ class Broken(Counting):
 def test_programs_that_are_not_counted_lower_it(framework: type[Compiler], least: int) -> None:
     tracker = RunTracker(Frameworks([framework()]), Unguarded())
     policy = POLICY._replace(array_bytes=least or 1)  # whatever is known of NumPy here
+    tracker.start(policy)
     tracker.begin_run()
     assert tracker.least_host_growth(policy) == least
     tracker.stop()

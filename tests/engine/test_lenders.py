@@ -10,6 +10,7 @@ import pytest
 
 from pytest_gpuleak.engine.confirm import lenders
 from pytest_gpuleak.engine.confirm.lenders import Lenders
+from pytest_gpuleak.engine.limits import MOST_LENDER_SEARCHES
 
 
 @pytest.mark.parametrize("may_have_added", [False, True])
@@ -40,9 +41,9 @@ def test_so_many_searches_are_made_in_a_session(monkeypatch: pytest.MonkeyPatch)
     unguarded: Any = lambda _: nullcontext()  # noqa: E731 - of the stage
     reading = SimpleNamespace(storage=7)
     evidence: Any = SimpleNamespace(survivors=[SimpleNamespace(reading=reading)])
-    for _ in range(lenders.MAX_SEARCHES + 3):
+    for _ in range(MOST_LENDER_SEARCHES + 3):
         one = Lenders(tracker, knowledge, unguarded)
         one.find(evidence)  # borrows nothing
         one._borrowed[100] = 7
         one.find(evidence)
-    assert searched == [{100: 7}] * lenders.MAX_SEARCHES
+    assert searched == [{100: 7}] * MOST_LENDER_SEARCHES

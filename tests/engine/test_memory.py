@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading, HostGrowth, HostProbe
-from pytest_gpuleak.engine.detect.counters import MAX_UNSEEN_HOST_GROWTH, MODULE_BYTES, CounterWatch
+from pytest_gpuleak.engine.detect.counters import CounterWatch
+from pytest_gpuleak.engine.limits import MODULE_BYTES, MOST_UNSEEN_GROWTH
 from pytest_gpuleak.model.memory_usage import describe_usage
 from pytest_gpuleak.model.outcomes import FixturePlace
 from pytest_gpuleak.model.policy import Policy
@@ -368,7 +369,7 @@ def test_a_host_that_has_hardly_moved_is_not_read_again(left: int) -> None:
     assert watch.end().bytes[HOST, "heap"] == 0  # once
 
 
-@pytest.mark.parametrize("left", [MAX_UNSEEN_HOST_GROWTH, -MAX_UNSEEN_HOST_GROWTH])
+@pytest.mark.parametrize("left", [MOST_UNSEEN_GROWTH, -MOST_UNSEEN_GROWTH])
 def test_what_a_test_has_left_may_go_later_and_hides_nothing_of_the_next_one(left: int) -> None:
     heap = Heap()
     watch = CounterWatch((), [heap])
@@ -386,7 +387,7 @@ def test_what_lasts_is_carried_over_whatever_its_size() -> None:
     heap = Heap()
     watch = CounterWatch((), [heap])
     watch.begin()
-    heap.size = MAX_UNSEEN_HOST_GROWTH
+    heap.size = MOST_UNSEEN_GROWTH
     watch.end()
     watch.carry_over_host(lasting=True)
     heap.size += 100
@@ -399,8 +400,8 @@ def test_what_was_freed_since_the_reading_hides_nothing_of_the_next_test() -> No
     watch = CounterWatch((), [heap])
     watch.begin()
     watch.end()
-    watch.carry_over_host(freed=MAX_UNSEEN_HOST_GROWTH)
-    heap.size = -MAX_UNSEEN_HOST_GROWTH
+    watch.carry_over_host(freed=MOST_UNSEEN_GROWTH)
+    heap.size = -MOST_UNSEEN_GROWTH
     watch.begin()
     heap.size += 100
     assert watch.end().bytes == {(HOST, "heap"): 100}

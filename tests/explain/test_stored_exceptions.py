@@ -116,7 +116,8 @@ def test_an_exception_is_led_to_from_who_keeps_it(run: Runner, name: str) -> Non
     assert (shown, holder["kind"]) == (text, kind)
     assert finding["kind"] == ("growing" if name == "list" else "retained")
     assert finding["hint"]
-    assert ran.verdicts == {"test_it": "leaked", "test_last": "clean"}
+    # What a wider fixture alone holds is judged when that is torn down.
+    assert ran.verdicts == {"test_it": "noted" if "'shared'" in text else "leaked", "test_last": "clean"}
     if kind != "fixture" or "shared" in text:
         assert holder["file"] == "test_it.py"
 

@@ -329,8 +329,8 @@ def test_a_test_that_runs_out_of_memory_tells_who_holds_it(run_wired: Runner) ->
             "*___ test_call ___*",
             "*- Memory (who holds it) -*",
             "host: * GiB in use; this process *",
-            "  tests that ended: 6.0 MiB",
-            "    6.0 MiB in 2 tensors: test_it.py::test_leaks",  # it was run again, to confirm
+            "  tests that ended: 9.0 MiB",
+            "    9.0 MiB in 3 tensors: test_it.py::test_leaks",  # it was run again, to confirm and for its line
             "      held by test_it.LEAKED?0?",
             "  fixtures still set up: 4.0 MiB",
             "    4.0 MiB in 1 tensor: fixture 'model' (module scope, test_it.py)",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.adapters.nvml.driver import LazyNvml
-from pytest_gpuleak.engine import stages
+from pytest_gpuleak.engine import limits
 from pytest_gpuleak.engine.settle.steps import BoundedStep
 from pytest_gpuleak.engine.stages import CheckTimeoutError
 from pytest_gpuleak.model.outcomes import TestRecord, encode_test
@@ -184,7 +184,7 @@ def test_where_something_is() -> None:
 @pytest.fixture
 def attempts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[AttemptLog, list[str]]:
     """An attempt that waits, with a short limit, and what is told of it."""
-    monkeypatch.setattr(stages, "CHECK_LIMIT_S", 0.1)
+    monkeypatch.setattr(limits, "CHECK_LIMIT_S", 0.1)
     lines: list[str] = []
     log = AttemptLog(request.config, Settings(True, Policy()), "main", lines)
     log.begin("t.py::test", Policy())

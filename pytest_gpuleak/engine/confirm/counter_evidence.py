@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.bulk import read_arrays
 from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, BLOCK, CounterRun, HostLimits, judge_counters, suspects
+from pytest_gpuleak.engine.limits import SLACK_SHARE
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Waits, device_steps, full_collection, paced
 from pytest_gpuleak.heap.collector import full_collections
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, Growth
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 
 FIRST_RERUN = 2
 """Number of runs once a test was run again."""
-
-SLACK_SHARE = 16
-"""Tolerance (1/16): arrays may exceed the growth by this part, because something small was freed meanwhile."""
 
 
 class CounterEvidence:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
 from pytest_gpuleak.adapters.bulk import memory_of_arrays
+from pytest_gpuleak.engine.limits import LEAST_LENT, MOST_BORROWED, MOST_LENDER_SEARCHES
 from pytest_gpuleak.engine.stages import EXPLAIN
 from pytest_gpuleak.heap.collector import get_objects
 
@@ -19,15 +20,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.evidence import Evidence
     from pytest_gpuleak.model.findings import Holder
     from pytest_gpuleak.model.readings import MemoryRange
-
-LEAST_LENT: Final = 512
-"""Smallest memory whose lender is looked for, in bytes."""
-
-MAX_BORROWED: Final = 1000
-"""Arrays of a run that are asked whose memory they use."""
-
-MAX_SEARCHES: Final = 10
-"""Searches of a session, each of which walks the whole heap. Lenders are told beside the holder and change no verdict."""
 
 
 class Lenders:
@@ -49,15 +41,15 @@ class Lenders:
             return
         with self._guard(EXPLAIN):
             known = self._tracker.frameworks.arrays
-            for array, memory in memory_of_arrays(arrays[:MAX_BORROWED], known):
+            for array, memory in memory_of_arrays(arrays[:MOST_BORROWED], known):
                 if memory.borrowed:
                     self._borrowed[memory.start] = framework_of(array, known).storage(array)
 
     def find(self, evidence: Evidence) -> None:
-        """Find the lenders of what is alive, for the first `MAX_SEARCHES` tests of the session that borrow."""
+        """Find the lenders of what is alive, for the first `MOST_LENDER_SEARCHES` tests of the session that borrow."""
         alive = {survivor.reading.storage for survivor in evidence.survivors}
         places = {place: storage for place, storage in self._borrowed.items() if storage in alive}
-        if places and self._knowledge.lender_searches < MAX_SEARCHES:
+        if places and self._knowledge.lender_searches < MOST_LENDER_SEARCHES:
             self._knowledge.lender_searches += 1
             with self._guard(EXPLAIN):
                 self._search(places)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.registry import mapped_files, open_file_class
 from pytest_gpuleak.engine.judge.arrays import judge
+from pytest_gpuleak.engine.limits import OPEN_FILES_STEPS
 from pytest_gpuleak.engine.survivors import Leftover, Survivors
 from pytest_gpuleak.heap.collector import collect
 from pytest_gpuleak.model.evidence import Evidence
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.policy import Policy
-
-WALK_STEPS: Final = 50_000_000
-"""Steps (`heap.budget`) of the walk for the file objects: seven million containers and what they hold."""
 
 _NOT_MET = Holder("unknown", "", "unknown: the search for the open file met its limit of objects")
 
@@ -88,7 +86,7 @@ class OpenFiles:
         found: dict[int, object] = {}
         with self._tracker.detector.whole_heap(), PausedCollector():
             sieve = TypeSieve(lambda one: one is kind)
-            budget = Budget(WALK_STEPS)
+            budget = Budget(OPEN_FILES_STEPS)
             for batch in HeapWalk(budget, ignore=(id(found),)).batches():
                 found.update((id(value), value) for value in sieve.pick(batch.objects))
             objects = list(found.values())[-len(added) :]

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.engine.judge.programs import judge_programs
-from pytest_gpuleak.engine.program_growth import PROGRAM_BYTES
+from pytest_gpuleak.engine.limits import PROGRAM_BYTES
 from pytest_gpuleak.heap.collector import collect, collect_young
 from pytest_gpuleak.model.readings import HOST
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.probe_protocol import total_of
+from pytest_gpuleak.engine.limits import MODULE_BYTES, MOST_UNSEEN_GROWTH
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, Growth, Key, ProbeUnavailable
 
 if TYPE_CHECKING:
@@ -28,13 +29,7 @@ UNACCOUNTED = "unaccounted"
 UNRECORDED = ("requested", UNACCOUNTED)
 """Metrics that are compared but not reported."""
 
-MAX_UNSEEN_HOST_GROWTH = 256 * 1024
-"""Host growth (bytes) that a reused reading may hide: a quarter of the smallest growth investigated (1 MiB)."""
-
 NOTHING: Mapping[Key, int] = MappingProxyType({})
-
-MODULE_BYTES = 48 * 1024
-"""Host bytes of an imported module: 18 to 35 KiB on the mean of large packages, 82 KiB of torch (Python 3.11)."""
 
 
 class CounterWatch:
@@ -132,7 +127,7 @@ class CounterWatch:
         """
         host = {key: size for key, size in self._after.items() if key[0] == HOST}
         changes = (0 if lasting else abs(size - self._before.get(key, 0)) for key, size in host.items())
-        if all(change + freed < MAX_UNSEEN_HOST_GROWTH for change in changes):
+        if all(change + freed < MOST_UNSEEN_GROWTH for change in changes):
             self._standing_host = host
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:  # noqa: ARG002

@@ -22,6 +22,7 @@ from pytest_gpuleak.adapters.arrays import (
 )
 from pytest_gpuleak.adapters.bulk import hold_arrays
 from pytest_gpuleak.engine.detect.young_arrays import KeepYoung, make_young
+from pytest_gpuleak.engine.limits import LEAST_FROZEN, LEAST_STAYING, LEAST_STEP, LONG_LIVED_SHARE, MOST_BORN
 from pytest_gpuleak.heap.collector import (
     GcView,
     collect,
@@ -38,21 +39,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.protocol import ArrayFramework, StorageHandle
     from pytest_gpuleak.engine.detect.heap_scan import ScanDetector
-
-LONG_LIVED_SHARE = 4
-"""A full collection is due when more than this part of the heap was frozen since the last, CPython's own rule."""
-
-LEAST_FROZEN = 100_000
-"""Objects frozen before the heap is counted for the first time, and the minimum before a full collection."""
-
-LEAST_STEP = 4
-"""The heap is counted again once it can have grown by this part of what makes a full collection due."""
-
-LEAST_STAYING = 0.25
-"""Lower bound for the share of frozen objects that survive. Heap counts, more frequent the higher it is, measure it."""
-
-MOST_BORN = 200_000
-"""Objects of an epoch whose ids are kept when the freeze point moves: 1.6 MB."""
 
 
 class EpochDetector:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuleak.adapters.processes.watch import ProcessWatch
+from pytest_gpuleak.engine.limits import ENDING_WAITS
 from pytest_gpuleak.heap.collector import collect
 
 if TYPE_CHECKING:
@@ -12,10 +13,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.model.outcomes import FixturePlace
     from pytest_gpuleak.model.policy import Policy
-
-
-ENDING_WAITS: Final = 7
-"""Waits for processes to end before all of the heap is collected, which takes 0.2 s on a large one: 0.13 s in all."""
 
 
 class LeftByFixture(NamedTuple):

@@ -14,14 +14,12 @@ import weakref
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.engine.limits import MOST_CONTAINERS
 from pytest_gpuleak.heap.c_functions import c_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
-MOST_CONTAINERS: Final = 1000
-"""Containers below an object that are looked at for a reference back to it."""
 
 _CONTAINERS: Final = frozenset({dict, list, tuple, set, types.MethodType, types.CellType})
 

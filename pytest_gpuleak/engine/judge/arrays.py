@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.engine.judge.growing_reference import growing_reference
 from pytest_gpuleak.engine.judge.growth import Group, compare_runs, group_by_root
 from pytest_gpuleak.engine.judge.replacements import compare
+from pytest_gpuleak.engine.limits import MINOR_SHARE
 from pytest_gpuleak.model.findings import MAX_ARRAYS_SHOWN, ArrayInfo, Finding, FindingKind, Holder, Origin
 from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.readings import DISK, TRACE
@@ -28,9 +29,6 @@ MAX_CYCLE_SHOWN = 10
 
 MAX_DEVICES_SHOWN = 16
 """Devices of sharded arrays whose bytes are listed."""
-
-MINOR_SHARE = 16
-"""A retained finding of at most the limit divided by this is a note where larger findings fail without it."""
 
 
 def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:

@@ -6,16 +6,12 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.engine.limits import MOST_COMPARED, MOST_EDGES_COMPARED
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pytest_gpuleak.model.findings import Holder, PathStep
-
-MAX_COMPARED: Final = 100
-"""Arrays of each run whose paths are compared. The first ones tell as much as all."""
-
-MAX_DEPTH: Final = 20
-"""References of a path that are compared."""
 
 _ATTRIBUTE: Final = re.compile(r"\.[^\W\d]\w*")
 
@@ -29,12 +25,12 @@ def growing_reference(shown: Holder, first: Iterable[Holder], added: Iterable[Ho
     objects grows: ``LAST.value`` and, behind it, ``LAST.previous.value``.
     """
     known: set[tuple[PathStep, ...]] = set()
-    for holder in islice(first, MAX_COMPARED):
-        known.update(holder.path[:length] for length in range(1, min(len(holder.path), MAX_DEPTH) + 1))
+    for holder in islice(first, MOST_COMPARED):
+        known.update(holder.path[:length] for length in range(1, min(len(holder.path), MOST_EDGES_COMPARED) + 1))
     items: set[int] = set()
     attributes: set[int] = set()
-    for holder in islice(added, MAX_COMPARED):
-        depth = min(len(holder.path), len(shown.path), MAX_DEPTH)
+    for holder in islice(added, MOST_COMPARED):
+        depth = min(len(holder.path), len(shown.path), MOST_EDGES_COMPARED)
         new = next((at for at in range(depth) if holder.path[: at + 1] not in known), None)
         if new is None or holder.root != shown.root or holder.path[:new] != shown.path[:new]:
             continue

@@ -6,7 +6,8 @@ import dataclasses
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.engine.judge.arrays import MINOR_SHARE, judge
+from pytest_gpuleak.engine.judge.arrays import judge
+from pytest_gpuleak.engine.limits import MINOR_SHARE
 from pytest_gpuleak.model.evidence import Evidence
 from pytest_gpuleak.model.findings import Finding
 from pytest_gpuleak.model.fingerprint import fingerprint

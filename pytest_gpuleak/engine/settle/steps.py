@@ -6,6 +6,7 @@ import dataclasses
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.engine.limits import ALL_WAITS_S, FIRST_WAIT_S, KNOWN_THREADS_WAIT_S, LONGEST_WAIT_S, MOST_ROUNDS
 from pytest_gpuleak.engine.stages import CheckTimeoutError
 from pytest_gpuleak.heap.collector import collect, collect_recent, collect_young, current_view, get_objects
 from pytest_gpuleak.heap.threads import others_work, running_threads, turns_of_others
@@ -20,19 +21,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.stages import Safeguards
 
 _END: Any = object()
-
-FIRST_WAIT_S = 1e-6
-LONGEST_WAIT_S = 0.1
-ALL_WAITS_S = 0.45
-"""Waits double from a microsecond to a tenth of a second, under half a second in all (goleak's options.go)."""
-KNOWN_THREADS_WAIT_S = 0.02
-
-MOST_ROUNDS = 20
-"""Collections in a row, each of which has freed something.
-
-A cycle through C++ (an autograd graph) may be garbage that a collection sees only after another has freed what refers to
-it: torch's tensors show the collector their graph only while nothing else uses it (THPVariable_traverse).
-"""
 
 DEVICE_WAIT = "waiting for the device"
 """Default description of a framework's step, for a message that it was stopped."""

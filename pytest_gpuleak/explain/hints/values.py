@@ -20,7 +20,7 @@ _STATE_OF: Final = re.compile(r"\[<\w*(?:Parameter|Tensor)>\]")
 
 _STATE_NAME: Final = re.compile(r"\['(?P<name>\w+)'\]")
 _GRAPH: Final = re.compile(r"\.grad_fn\b.*")
-_LEAST_SHARE: Final = 2
+_LEAST_RATIO: Final = 2
 """Smallest ratio of storage to view that is worth a copy."""
 
 _LEAST_STORAGE: Final = 4096
@@ -115,7 +115,7 @@ def view_of_large_array(trail: Trail) -> str | None:
 
 
 def _keeps_more(array: ArrayInfo) -> bool:
-    return 0 < array.bytes * _LEAST_SHARE <= array.storage_bytes and array.storage_bytes >= _LEAST_STORAGE
+    return 0 < array.bytes * _LEAST_RATIO <= array.storage_bytes and array.storage_bytes >= _LEAST_STORAGE
 
 
 def view_of_large_storage(trail: Trail) -> str | None:

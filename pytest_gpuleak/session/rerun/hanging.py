@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from pytest_gpuleak.engine import stages
+from pytest_gpuleak.engine import limits
 from pytest_gpuleak.engine.judge.arrays import conclude
 from pytest_gpuleak.engine.stages import CheckTimeoutError
 from pytest_gpuleak.model.source_files import is_user_file, shorten
@@ -114,13 +114,13 @@ def run_bounded(attempts: AttemptLog, call: Callable[[], _Answer], what: str, ad
     results: list[_Answer] = []
     hang = Hang(attempts, what, advice)
     try:
-        stopped = watch(lambda: results.append(call()), stages.CHECK_LIMIT_S, CheckTimeoutError, hang)
+        stopped = watch(lambda: results.append(call()), limits.CHECK_LIMIT_S, CheckTimeoutError, hang)
     except CannotWatchError:
         return call()
     if not results:
         raise CheckTimeoutError
     if stopped:
-        attempts.tell(f"{what} took longer than {stages.CHECK_LIMIT_S:g} s")
+        attempts.tell(f"{what} took longer than {limits.CHECK_LIMIT_S:g} s")
     return results.pop()
 
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.interpreter
 
 LIMITS = """
-    import pytest_gpuleak.engine.stages, pytest_gpuleak.session.rerun.rerun, pytest_gpuleak.session.rerun.watchdog
+    import pytest_gpuleak.engine.limits, pytest_gpuleak.session.rerun.rerun, pytest_gpuleak.session.rerun.watchdog
 
-    pytest_gpuleak.session.rerun.rerun.LEAST_LIMIT_S = pytest_gpuleak.engine.stages.CHECK_LIMIT_S = 0.6
+    pytest_gpuleak.session.rerun.rerun.LEAST_LIMIT_S = pytest_gpuleak.engine.limits.CHECK_LIMIT_S = 0.6
     pytest_gpuleak.session.rerun.watchdog.GRACE_S = 1.0
     pytest_gpuleak.session.rerun.watchdog.LOCK_GRACE_S = 0.5
 """

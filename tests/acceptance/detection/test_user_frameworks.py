@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.engine import stages
+from pytest_gpuleak.engine import limits
 
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
@@ -323,7 +323,7 @@ def test_without_its_settle_steps_a_test_is_judged_all_the_same(run: Runner, pyt
 def test_a_settle_step_that_hangs_is_stopped(
     run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages, "CHECK_LIMIT_S", 0.2)
+    monkeypatch.setattr(limits, "CHECK_LIMIT_S", 0.2)
     member = """
     def settle_steps(self):
         import time
