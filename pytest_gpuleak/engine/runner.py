@@ -108,6 +108,12 @@ def find_kept_by_runner(runs: Runs, tracker: RunTracker, keepers_of: Keepers) ->
         return {}
     # What the runner was known to hold alone may refer to the others by native code.
     arrays = runs.objects(older)
+    if len(arrays) < len(older):  # what C++ alone holds may have left the young objects
+        arrays = [
+            one
+            for one in tracker.detector.find({left.held.reading.identity for left in older})
+            if runs.of(one) is not None
+        ]
     arrays += tracker.detector.find(set(runs.decided)) if runs.decided else []
     together = keepers_of(arrays) if arrays else {}
     keepers = dict(together or {})

@@ -64,11 +64,15 @@ class RunRecords:
         """Replace findings of a process that waited for their holders; of a test's attempts, in their order."""
         waiting: dict[str, list[int]] = {}
         for index, record in enumerate(self.tests):
-            if record.worker == worker and any(found.waits for found in record.findings):
+            if record.worker == worker and record.findings:  # some of them may have had a name before the search
                 waiting.setdefault(record.nodeid, []).append(index)
         for nodeid, verdict, findings, search_s in explained:
-            if waiting.get(nodeid):
-                index = waiting[nodeid].pop(0)
+            kinds = {found.kind for found in findings}
+            of_test = waiting.get(nodeid, [])
+            alike = [one for one in of_test if kinds <= {found.kind for found in self.tests[one].findings}]
+            if alike:
+                index = alike[0]
+                of_test.remove(index)
                 record = self.tests[index]
                 spent = {part: record.suspect_s.get(part, 0.0) + search_s for part in ("check", "search")}
                 suspect_s = {**record.suspect_s, **spent}
