@@ -1,13 +1,18 @@
 """Write the reference from the code: docs/findings from the table of codes, docs/options.md from that of options.
 
+The table of limits in docs/how-it-works.md comes from engine/limits.py.
+
 Usage: python scripts/write_reference.py [--check]
 """
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
 from pathlib import Path
 
+from pytest_gpuleak.engine import limits
 from pytest_gpuleak.model.codes.table import CODES, TOPICS, page
 from pytest_gpuleak.session.config.values import kind_of
 from pytest_gpuleak.session.options import MARKERS, OPTIONS
@@ -36,6 +41,7 @@ def pages() -> dict[str, str]:
     codes = NOTE.format(source="pytest_gpuleak/model/codes")
     files = {f"findings/{code.id}.md": codes + page(code) for code in CODES.values()}
     files["findings/index.md"] = codes + _index()
+    files["how-it-works.md"] = _with_limits((DOCS / "how-it-works.md").read_text("utf-8"))
     files["options.md"] = NOTE.format(source="pytest_gpuleak/session/options.py") + _options()
     return files
 
@@ -47,6 +53,25 @@ def _index() -> str:
         for topic, rows in TOPICS.items()
     ]
     return "\n\n".join([INDEX.rstrip(), *topics]) + "\n"
+
+
+def _with_limits(text: str) -> str:
+    """Return the page with the table of the engine's limits between its two marks."""
+    tree = ast.parse(Path(limits.__file__).read_text("utf-8"))
+    rows = ["| limit | value | what it is for |", "| --- | --- | --- |"]
+    for named, told in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(named, ast.AnnAssign) and isinstance(told, ast.Expr) and isinstance(told.value, ast.Constant):
+            name = ast.unparse(named.target)
+            value = getattr(limits, name)
+            shown = f"{value:,}" if isinstance(value, int) else str(value)
+            rows.append(f"| `{name}` | {shown} | {' '.join(str(told.value.value).split())} |")
+    table = "\n".join(rows)
+    return re.sub(
+        r"(<!-- limits: .*? -->\n).*?(<!-- end of limits -->)",
+        lambda m: f"{m[1]}{table}\n{m[2]}",
+        text,
+        flags=re.DOTALL,
+    )
 
 
 def _options() -> str:

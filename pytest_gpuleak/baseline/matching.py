@@ -82,12 +82,15 @@ class Judge:
         self._baseline = baseline
         self.entries: dict[Key, KnownLeak] = {}
         self._roaming: dict[tuple[str, str], _Roaming] = {}
+        self._tests: dict[str, set[tuple[str, str]]] = {}
         for entry in baseline.entries:
             self.add(entry)
 
     def add(self, entry: KnownLeak) -> None:
         """Add a known leak."""
         self.entries[key_of(entry)] = entry
+        if entry.fixture is None:
+            self._tests.setdefault(entry.test, set()).add((entry.kind, entry.device))
         if entry.kind in ROAMING:
             self._roaming.setdefault((entry.fingerprint, entry.device), _Roaming(entry)).add(entry)
 
@@ -95,6 +98,15 @@ class Judge:
         """Return the entry that lists a finding at an `entry_place`, whatever its size; None where none does."""
         own, roaming = self._listing(finding, test, fixture)
         return own[0] if own else self._largest(roaming)
+
+    def lists(self, test: str) -> bool:
+        """Tell whether an entry lists a leak of a test (see `entry_place`)."""
+        return test in self._tests
+
+    def may_list(self, finding: Finding, test: str) -> bool:
+        """Tell whether an entry lists a finding of a test, by kind and device: its holder is not known yet."""
+        kinds = _MILDER.get(finding.kind, (finding.kind,))
+        return any((kind, device_type(finding.device)) in self._tests.get(test, ()) for kind in kinds)
 
     def find_for_update(self, finding: Finding, test: str, fixture: str | None) -> tuple[KnownLeak | None, str]:
         """Return the entry to change, if any, and a new entry's reason. A fixture has its own: no order charged it."""

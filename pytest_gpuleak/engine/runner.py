@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_gpuleak.adapters.arrays import framework_of
+from pytest_gpuleak.adapters.arrays import array_types, find_arrays, framework_of
 from pytest_gpuleak.adapters.bulk import Held, hold_arrays, read_arrays
 from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, BLOCK
 from pytest_gpuleak.explain.harness import held_by_harness, holder_of
+from pytest_gpuleak.heap.collector import get_objects
 from pytest_gpuleak.model.evidence import Survivor
 from pytest_gpuleak.model.readings import HOST, Growth
 
@@ -93,6 +95,19 @@ class RunnerCheck:
         return RunnerVerdict(_without(growth, survivors), findings, held.arrays)
 
 
+def _ask(arrays: list[object], keepers_of: Keepers) -> dict[int, Keeper]:
+    """Ask what keeps the arrays (emptied here), one by one where what holds them together is too much to be looked at."""
+    together = keepers_of(arrays) if arrays else {}
+    keepers = dict(together or {})
+    if together is None and 1 < len(arrays) <= MOST_ALONE:
+        while arrays:
+            alone = [arrays.pop()]
+            keepers.update(keepers_of(alone) or {})
+            alone.clear()
+    arrays.clear()
+    return keepers
+
+
 MOST_ALONE = 32
 """Arrays that are asked for one by one, where what holds one of them was too much to be looked at. Bounds."""
 
@@ -106,23 +121,15 @@ def find_kept_by_runner(runs: Runs, tracker: RunTracker, keepers_of: Keepers) ->
     older = [left for left in runs.living() if left.run < runs.count - 1]
     if not older or not runs.living(of_last=True):
         return {}
-    # What the runner was known to hold alone may refer to the others by native code.
-    arrays = runs.objects(older)
-    if len(arrays) < len(older):  # what C++ alone holds may have left the young objects
-        arrays = [
-            one
-            for one in tracker.detector.find({left.held.reading.identity for left in older})
-            if runs.of(one) is not None
-        ]
-    arrays += tracker.detector.find(set(runs.decided)) if runs.decided else []
-    together = keepers_of(arrays) if arrays else {}
-    keepers = dict(together or {})
-    if together is None and 1 < len(arrays) <= MOST_ALONE:
-        while arrays:
-            alone = [arrays.pop()]
-            keepers.update(keepers_of(alone) or {})
-            alone.clear()
-    arrays.clear()
+    # A class's fixture that the re-run has set up again has made older what the first run left.
+    visible = runs.objects(older)
+    complete = len(visible) == len({left.held.reading.identity for left in older})
+    visible.clear()
+    with contextlib.nullcontext() if complete else tracker.detector.whole_heap():
+        arrays = runs.objects(older)
+        # What the runner was known to hold alone may refer to the others by native code.
+        arrays += find_arrays(set(runs.decided), get_objects(), array_types(tracker.guarded_arrays))
+        keepers = _ask(arrays, keepers_of)
     sharing: dict[int, list[Left]] = defaultdict(list)
     for left in older:
         sharing[left.index].append(left)

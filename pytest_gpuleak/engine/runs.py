@@ -71,6 +71,7 @@ class Runs:
         self._alive: list[Left] = []
         self._before: list[frozenset[int]] = []  # the indices alive when each re-run began
         self._traced: int | None = None
+        self._failed = False
         self._exact: set[int] = set()
         self._collected: dict[int, set[int]] = defaultdict(set)
         self._older_gone: dict[int, list[ArrayReading]] = defaultdict(list)
@@ -178,6 +179,11 @@ class Runs:
         self._added = None
         self.collected = self.settled = False
 
+    def fail_run(self) -> None:
+        """Note that the re-run did not pass: the first run is judged, less what a settling frees from now on."""
+        self.poll("count")
+        self._failed = self.count == 1
+
     @contextlib.contextmanager
     def marking(self) -> Iterator[None]:
         """Within the context, mark what a collection of the whole heap frees: garbage, or replaced through a cycle."""
@@ -245,7 +251,11 @@ class Runs:
         if left.run == 0:
             self.causes.add(cause)
         exact = run in self._exact
-        if left.run < 0:
+        if self._failed:
+            if left.run == 0 and cause != "count":
+                self._before[0] = self._before[0] - {left.index}
+                self._cycles += (left.held.reading,) if cause == "collection" else ()
+        elif left.run < 0:
             if cause == "count" or (cause == "collection" and exact):
                 self._older_gone[run].append(left.held.reading)
             elif cause == "collection":

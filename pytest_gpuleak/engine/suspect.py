@@ -213,6 +213,7 @@ class SuspectCheck:
         if self._runner.check_fixtures is not None:
             self._runner.check_fixtures(tracker.take_released())
         if not result.passed:
+            runs.fail_run()
             return result.why
         if self._freed_by_setup:
             return ""
@@ -320,10 +321,10 @@ class SuspectCheck:
         with self._guard(PROCESSES):
             evidence.processes.explain(self._guard)
         of_arrays, beside = evidence.judge(why)
-        how = self._how()
+        how, nodeid = self._how(), self._subject.nodeid
         told = [
-            dataclasses.replace(described(found, why, self._knowledge, self._subject.nodeid), judged=how)
-            for found in (*of_arrays, *beside)
+            dataclasses.replace(described(found, why, self._knowledge, nodeid), judged=how, provisional=waits)
+            for found, waits in (*((one, self._holders.waits) for one in of_arrays), *((one, False) for one in beside))
         ]
         if self._holders.waits and self._knowledge.late is not None:
             places = frozenset(range(len(of_arrays)))

@@ -193,6 +193,7 @@ class Finding:
         baseline: how it compares with the baseline; None without one, or for a mere note.
         why_line_unknown: why no array has a creating line; None where one has, or for a finding about a counter.
         until_teardown: whether a wider fixture alone holds it, whose teardown judges it.
+        provisional: whether its holder is what a short walk has told, and is still to be searched for.
         judged: how the verdict came about, for findings on what runs left; None for others.
     """
 
@@ -218,6 +219,7 @@ class Finding:
     code: str = ""
     until_teardown: bool = False
     judged: Judged | None = None
+    provisional: bool = False
 
     def __post_init__(self) -> None:
         # A finding made with `dataclasses.replace` may have another kind, and the code of the one before.
@@ -227,7 +229,7 @@ class Finding:
     @property
     def waits(self) -> bool:
         """Tell whether its holder is still to be searched for."""
-        return self.holder == WAITING
+        return self.provisional or self.holder == WAITING
 
     @property
     def evidence_lines(self) -> tuple[str, ...]:

@@ -185,6 +185,9 @@ def _judge_by_baseline(run: Run, session: pytest.Session) -> None:
         report = run.ledger.report(run.settings, run.check.mode, on_file=False)
         report, error = baseline.finish(report, session)
         run.ledger.take_over(report)
+        baseline.note_late(
+            one.nodeid for one in report.tests if one.verdict == "leaked" and one.nodeid in run.ledger.passed_so_far
+        )
         run.errors += [error] if error else []
 
     run.isolated(judge, lambda why: run.errors.append(f"gpu-leak: the run could not be held to the baseline: {why}"))

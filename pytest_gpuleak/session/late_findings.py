@@ -31,28 +31,23 @@ class ToldLate(NamedTuple):
 
 
 class LateFindings:
-    """Take the findings of suspects, unless holders decide (`at_once`), and search when it is time."""
+    """Take the findings of suspects, unless holders decide, and search when it is time."""
 
-    def __init__(
-        self, tracker: RunTracker, knowledge: SessionKnowledge, own_modules: OwnModules, *, at_once: bool
-    ) -> None:
+    def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge, own_modules: OwnModules) -> None:
         self._tracker = tracker
         self._knowledge = knowledge
         self._own_modules = own_modules
-        self._at_once = at_once
+        self._search: LateSearch | None = None
         self.explained: list[ToldLate] = []
         """Findings whose holders were searched for after their tests were reported."""
 
-    def prepare(self) -> None:
-        """Let the next suspect's findings wait, where the verdict does not depend on the holder."""
-        if self._knowledge.late is None and not self._at_once:
+    def prepare(self, *, at_once: bool) -> None:
+        """Let the next suspect's findings wait, unless the verdict depends on the holder (`at_once`)."""
+        if self._search is None and not at_once:
             from pytest_gpuleak.engine.late import LateSearch
 
-            self._knowledge.late = LateSearch(self._tracker, self._knowledge)
-
-    @property
-    def _search(self) -> LateSearch | None:
-        return self._knowledge.late
+            self._search = LateSearch(self._tracker, self._knowledge)
+        self._knowledge.late = None if at_once else self._search
 
     def explain_due(self) -> None:
         """Search if so many wait that they are to be explained now."""

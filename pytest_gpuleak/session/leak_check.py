@@ -78,7 +78,7 @@ class LeakCheck:
         self._fixtures: FixtureCheck | None = None
         self._garbage_check: GarbageCheck | None = None
         self._harness = ItemHarness(tracker, knowledge, attempts, self._own_modules)
-        self.late = LateFindings(tracker, knowledge, self._own_modules, at_once=baseline is not None)
+        self.late = LateFindings(tracker, knowledge, self._own_modules)
         self._meter: PeakMeter | None = None
         self._instance: weakref.ref[object] | None = None
 
@@ -300,7 +300,7 @@ class LeakCheck:
 
         expected_s = attempt.duration_s + rebuilt_s
         subject = ItemSubject(item, nextitem, expected_s, self.attempts, self._log_handlers, self._settle_steps)
-        self.late.prepare()
+        self.late.prepare(at_once=self._baseline is not None and not self._baseline.lists(item.nodeid))
         runner = Runner(
             lambda living, growth: self._harness.decide(item, living, growth, partly=True),
             self._harness.keepers_of(item),

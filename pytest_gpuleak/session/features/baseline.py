@@ -13,7 +13,7 @@ import pytest
 from pytest_gpuleak.baseline.file import Baseline, UnusableBaseline, dump_baseline, load_baseline
 from pytest_gpuleak.baseline.matching import MAX_TEXT, Judge, entry_place, function_of, is_recorded
 from pytest_gpuleak.baseline.update import Seen, apply_baseline, update_baseline
-from pytest_gpuleak.model.findings import BaselineChange, KnownLeak
+from pytest_gpuleak.model.findings import BaselineChange, BaselineStatus, KnownLeak
 from pytest_gpuleak.model.text import clean_text, count_of
 from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.terminal.baseline import render_change, render_stale
@@ -76,6 +76,10 @@ def _read(config: pytest.Config, path: Path, *, updating: bool) -> Baseline:
     raise pytest.UsageError(f"{place}: {why}")
 
 
+FOR_NOW = BaselineStatus("known", "an entry lists the test; whether it lists the holder is told at the end of the run")
+"""Stands with a finding until its holder is known."""
+
+
 class BaselineRun:
     """Judge a session's tests and fixtures by a baseline."""
 
@@ -85,7 +89,8 @@ class BaselineRun:
         self.change: BaselineChange | None = None
         """What an update changed; None without an update."""
         self.failed = False
-        """Whether stale entries fail the run."""
+        """Whether stale entries fail the run, or leaks that are not those that are listed."""
+        self._fails_stale = False
         self.notes: list[str] = []
         """Lines for the end of the run."""
         self._config = config
@@ -96,8 +101,30 @@ class BaselineRun:
         self._of_workers: list[Seen] = []
 
     def settle(self, findings: tuple[Finding, ...], nodeid: str) -> tuple[Finding, ...]:
-        """Return the findings of one test with `known` set. While the baseline is updated, all are known."""
-        return self._settle(findings, clean_text(function_of(nodeid), MAX_TEXT), None)
+        """Return the findings of one test with `known` set. While the baseline is updated, all are known.
+
+        So is, until the end of the run, what an entry lists by test, kind and device and whose holder is not known yet.
+        """
+        test = clean_text(function_of(nodeid), MAX_TEXT)
+        settled = self._settle(findings, test, None)
+        return tuple(
+            dataclasses.replace(found, failed=False, known=True, baseline=FOR_NOW)
+            if found.failed and found.waits and self._judge.may_list(found, test)
+            else found
+            for found in settled
+        )
+
+    def lists(self, nodeid: str) -> bool:
+        """Tell whether a test's holders may be searched for later: a leak of it is listed, or all are accepted."""
+        return self._settings.update_baseline or self._judge.lists(clean_text(function_of(nodeid), MAX_TEXT))
+
+    def note_late(self, nodeids: Iterable[str]) -> None:
+        """Fail the run for tests that passed as known, and whose holders are not those that are listed."""
+        found = sorted(nodeids)
+        self.failed |= bool(found)
+        self.notes += [
+            f"gpu-leak: {nodeid} passed as known, but its holder is not the one that is listed" for nodeid in found
+        ]
 
     def settle_fixtures(self, records: Iterable[FixtureRecord]) -> list[FixtureRecord]:
         """Do the same for the fixtures of this process."""
@@ -142,7 +169,8 @@ class BaselineRun:
             (self._why_not(report, session) or self._update(report, seen)) if self._settings.update_baseline else None
         )
         judged = apply_baseline(report, self.baseline, seen)
-        self.failed = self._settings.fail_stale and bool(judged.stale)
+        self._fails_stale = self._settings.fail_stale and bool(judged.stale)
+        self.failed |= self._fails_stale
         missing = self._watch.why_nothing_is_gone()
         if missing:
             self.notes.append(missing)
@@ -210,8 +238,8 @@ class BaselineRun:
     def render(self, report: RunReport, *, verbosity: int) -> list[str]:
         """Write the lines for the end of the run: what an update changed, what is stale, and notes."""
         lines = render_change(self.change, self._shown) if self.change is not None else []
-        if verbosity >= 0 or self.failed:
-            lines += render_stale(report.stale, self._shown, fails=self.failed)
+        if verbosity >= 0 or self._fails_stale:
+            lines += render_stale(report.stale, self._shown, fails=self._fails_stale)
         return lines + self.notes
 
     @property

@@ -38,6 +38,8 @@ class RunRecords:
         """Tests that were collected and do not run."""
         self.stale: tuple[KnownLeak, ...] = ()
         """Entries of the baseline whose leak is gone."""
+        self.passed_so_far: set[str] = set()
+        """Tests that were reported as passed and leak by what a late search has told."""
         self.faults: list[str] = []
         """Failures of the check itself, or of a user's hook, outside of tests, each once."""
 
@@ -76,6 +78,8 @@ class RunRecords:
                 record = self.tests[index]
                 spent = {part: record.suspect_s.get(part, 0.0) + search_s for part in ("check", "search")}
                 suspect_s = {**record.suspect_s, **spent}
+                if verdict == "leaked" and record.verdict != "leaked":
+                    self.passed_so_far.add(nodeid)
                 self.tests[index] = record._replace(verdict=verdict, findings=findings, suspect_s=suspect_s)
 
     def nodeids(self) -> set[str]:

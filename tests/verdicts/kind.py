@@ -1,0 +1,124 @@
+"""One kind of test whose verdict is known: a template of a test module's part, and how it is filled."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import string
+from typing import Literal
+
+HEAD = """\
+import asyncio, atexit, collections, contextvars, functools, gc, itertools, logging, queue, threading, time, types, unittest, weakref
+import numpy as np
+import pytest
+import torch
+
+STATE, STORE = {}, []
+
+
+class Box:
+    def __init__(self, name):
+        self.name, self.kept = name, []
+
+    def __repr__(self):
+        return self.name
+
+
+class Node:
+    def __init__(self, **values):
+        self.__dict__.update(values)
+
+
+def cycle(array):
+    node = Node(array=array)
+    node.me = node
+    return node
+
+
+@pytest.fixture
+def store():
+    STORE.clear()
+    return STORE
+"""
+"""What each module of tests begins with."""
+
+Expected = Literal["growing", "grows in a fixture", "retained", "fails", "noted", "passes"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """Tests whose verdict is known.
+
+    A test's name says its verdict: it has a part ``leaks`` (growing, fails), ``grows`` (growing in a wider fixture; passes
+    where that goes in the same teardown), ``retained`` (does not grow, fails by its size), ``fails`` (one or the other),
+    ``noted`` (passes, with a note in the report) or none of these (passes). A wider fixture that fails has ``leaks`` in its name.
+
+    Attributes:
+        name: unique.
+        why: why this is the law's verdict.
+        source: a `string.Template`. ``$n`` is the number of this part, unique in a suite; ``$array`` makes an array;
+            ``$pause`` is a statement that takes time; ``$many`` and ``$each`` stand where the test may be parametrized.
+        conftest: a template of a part of the conftest.py.
+        needs: a module without which the tests cannot run; empty: none.
+    """
+
+    name: str
+    why: str
+    source: str
+    conftest: str = ""
+    needs: str = ""
+
+    @property
+    def leaks(self) -> bool:
+        """Tell whether a test or a fixture of this kind fails."""
+        return any(word in self.source for word in ("leaks", "grows", "retained", "fails"))
+
+    @property
+    def available(self) -> bool:
+        """Tell whether what the tests need is installed."""
+        return not self.needs or importlib.util.find_spec(self.needs) is not None
+
+    def fill(self, number: int, array: str = "torch.ones(100)", pause: float = 0.0, count: int = 1) -> str:
+        """Return the source of a part of a test module.
+
+        Args:
+            number: of the part, unique in the suite.
+            array: the expression that makes an array.
+            pause: seconds that a test takes beside its work.
+            count: into how many tests a test is parametrized, where its kind allows that.
+        """
+        many = f"@pytest.mark.parametrize('i', range({count}))\n" if count > 1 else ""
+        return string.Template(self.source).substitute(
+            n=number, array=array, pause=f"time.sleep({pause})", many=many, each="i, " if count > 1 else ""
+        )
+
+    def fill_conftest(self, number: int) -> str:
+        """Return the source of this kind's part of the conftest.py."""
+        return string.Template(self.conftest).substitute(n=number)
+
+
+def simple(name: str, declared: str, body: str, expected: Expected, why: str, arguments: str = "") -> Kind:
+    """Make a kind of one test function, which may be parametrized.
+
+    Args:
+        name: of the kind.
+        declared: globals; ``G$n`` is a name of its own.
+        body: statements of the test, each on a line of its own or behind a semicolon.
+        expected: the verdict.
+        why: why.
+        arguments: fixtures that the test asks for.
+    """
+    word = {"growing": "leaks", "grows in a fixture": "grows"}.get(expected, expected)
+    lines = "".join(f"    {line}\n" for line in ("$pause", *body.splitlines()))
+    many, each = ("", "") if expected in ("retained", "fails", "noted") else ("${many}", "${each}")
+    return Kind(name, why, f"{declared}\n\n{many}def test_${{n}}_{word}({each}{arguments}):\n{lines}")
+
+
+def leak(name: str, declared: str, body: str, why: str, arguments: str = "") -> Kind:
+    """Make a kind whose test leaks. Arguments as for `simple`."""
+    return simple(name, declared, body, "growing", why, arguments)
+
+
+def clean(name: str, declared: str, body: str, why: str, arguments: str = "") -> Kind:
+    """Make a kind whose test passes. Arguments as for `simple`."""
+    return simple(name, declared, body, "passes", why, arguments)
