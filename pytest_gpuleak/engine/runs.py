@@ -210,21 +210,21 @@ class Runs:
             self.collected |= step.collects
 
             def alive(cause: Cause = cause) -> int:
-                self.poll(cause)
+                self.poll(cause, settling=True)
                 return len(self._alive)
 
             for _ in rounds(step, alive):
                 pass
-            self.poll(cause)
+            self.poll(cause, settling=True)
         self.settled = True
 
-    def poll(self, cause: Cause) -> None:
+    def poll(self, cause: Cause, *, settling: bool = False) -> None:
         """Ask the weak handles what has died since the last call: of the `cause`."""
         for among in (self._alive, self._older):
             for left in among:
                 if not left.held.handle.alive():
                     left.cause = cause
-            if cause != "count":
+            if settling:
                 self._take_back_saved([left for left in among if left.cause is not None])
             if any(left.cause is not None for left in among):
                 gone = [left for left in among if left.cause is not None]
@@ -236,7 +236,10 @@ class Runs:
     def _take_back_saved(self, dead: list[Left]) -> None:
         """Follow what a finalizer has stored: a collection clears weak references before it calls finalizers."""
         if dead:
-            saved = self.objects(dead)
+            by_id = {left.held.reading.identity: left for left in dead}
+            saved = [
+                array for array in self._tracker.detector.find(set(by_id)) if self.is_left(array, by_id[id(array)])
+            ]
             handles = hold_arrays(saved, self._tracker.guarded_arrays)
             saved.clear()
             for left in dead:
