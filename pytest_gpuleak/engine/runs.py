@@ -211,26 +211,42 @@ class Runs:
             self.collected |= step.collects
 
             def alive(cause: Cause = cause) -> int:
-                self.poll(cause)
+                self.poll(cause, settling=True)
                 return len(self._alive)
 
             for _ in rounds(step, alive):
                 pass
-            self.poll(cause)
+            self.poll(cause, settling=True)
         self.settled = True
 
-    def poll(self, cause: Cause) -> None:
+    def poll(self, cause: Cause, *, settling: bool = False) -> None:
         """Ask the weak handles what has died since the last call: of the `cause`."""
         for among in (self._alive, self._older):
             for left in among:
                 if not left.held.handle.alive():
                     left.cause = cause
+            if settling:
+                self._take_back_saved([left for left in among if left.cause is not None])
             if any(left.cause is not None for left in among):
                 gone = [left for left in among if left.cause is not None]
                 among[:] = [left for left in among if left.cause is None]
                 for left in gone:
                     self._note_death(left, cause)
                 self._added = None
+
+    def _take_back_saved(self, dead: list[Left]) -> None:
+        """Follow what a finalizer has stored: a collection clears weak references before it calls finalizers."""
+        if dead:
+            by_id = {left.held.reading.identity: left for left in dead}
+            saved = [
+                array for array in self._tracker.detector.find(set(by_id)) if self.is_left(array, by_id[id(array)])
+            ]
+            handles = hold_arrays(saved, self._tracker.guarded_arrays)
+            saved.clear()
+            for left in dead:
+                handle = handles.get(left.held.reading.identity)
+                if handle is not None:
+                    left.held, left.cause = Held(handle, left.held.reading), None
 
     def _note_death(self, left: Left, cause: Cause) -> None:
         run = (
@@ -266,9 +282,13 @@ class Runs:
         if not among:
             return
         types, detector = array_types(self._tracker.guarded_arrays), self._tracker.detector
-        living = set(map(id, find_arrays(set(among), get_objects(), types)))
+
+        def left_of(arrays: Iterable[object]) -> set[int]:
+            return {id(array) for array in arrays if self.is_left(array, among[id(array)][-1])}
+
+        living = left_of(find_arrays(set(among), get_objects(), types))
         if living != among.keys():
-            living |= set(map(id, detector.find(among.keys() - living)))
+            living |= left_of(detector.find(among.keys() - living))
         gone: list[Left] = []
         for identity, same in among.items():
             gone += same[:-1] if identity in living else same  # a later array may have the id of one that died

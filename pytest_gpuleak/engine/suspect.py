@@ -235,7 +235,10 @@ class SuspectCheck:
         with self._guard(CONFIRM):
             self._runs.poll("count")
             self._freed_by_setup = (
-                self._runs.count == 1 and self._runs.all_gone and not self._evidence.suspects_beside()
+                self._runs.count == 1
+                and self._runs.all_gone
+                and not self._evidence.suspects_beside()
+                and not any(one.failed for one in self._evidence.judge()[0])  # its holder is to be named
             )
             if self._freed_by_setup:
                 self._step = "5 the setup of the re-run lets all go"

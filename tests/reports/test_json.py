@@ -62,6 +62,7 @@ FINDINGS = st.builds(
     code=TEXTS,
     why_unconfirmed=st.none() | TEXTS,
     until_teardown=st.booleans(),
+    provisional=st.booleans(),
     judged=st.none() | st.builds(findings.Judged, COUNTS, TEXTS, st.lists(TEXTS, max_size=2).map(tuple), TEXTS, TEXTS),
 )
 MANY = st.lists(FINDINGS, max_size=2).map(tuple)

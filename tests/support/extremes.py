@@ -71,6 +71,7 @@ FINDINGS = st.builds(
     evidence=some(TEXTS),
     baseline=st.none() | st.builds(findings.BaselineStatus, st.sampled_from(["known", "grown", "new"]), TEXTS),
     until_teardown=st.booleans(),
+    provisional=st.booleans(),
     judged=st.none() | st.builds(findings.Judged, SIZES, TEXTS, some(TEXTS), TEXTS, TEXTS),
 )
 TESTS = st.builds(

@@ -66,7 +66,7 @@ class RunRecords:
         """Replace findings of a process that waited for their holders; of a test's attempts, in their order."""
         waiting: dict[str, list[int]] = {}
         for index, record in enumerate(self.tests):
-            if record.worker == worker and any(map(_may_wait, record.findings)):
+            if record.worker == worker and any(found.waits for found in record.findings):
                 waiting.setdefault(record.nodeid, []).append(index)
         for nodeid, verdict, findings, search_s in explained:
             if waiting.get(nodeid):
@@ -182,8 +182,3 @@ def environment() -> dict[str, Any]:
             name for one in frameworks for name in isolated(one.device_names, lambda why: [f"unknown ({why})"])
         ],
     }
-
-
-def _may_wait(found: Finding) -> bool:
-    """Tell whether a later search completes a finding: on arrays of runs, whose holder a walk may have named already."""
-    return found.waits or (found.judged is not None and found.metric is None)

@@ -27,6 +27,15 @@ def install(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Calla
 
 
 @pytest.fixture
+def without_roots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No walk down from lasting roots names a holder: only the search of the heap does."""
+    # By its full name: a run in this process may have left an older module as the package's attribute.
+    roots = importlib.import_module("pytest_gpuleak.explain.lasting_roots").LastingRoots
+    monkeypatch.setattr(roots, "reach", lambda *_: None)
+    monkeypatch.setattr(roots, "reach_up", lambda *_: None)
+
+
+@pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of arrays whose holders were searched for, an entry a search."""
     # By its full name: a run in this process may have left an older module as the package's attribute.

@@ -41,7 +41,8 @@ def test_a_slot_that_is_overwritten_is_retained(run: Runner, size: int, verdict:
     finding = found.finding("test_it")
     assert found.verdicts == {"test_it": verdict}
     assert (finding["kind"], finding["count"], finding["bytes"], finding["bytes_per_run"]) == ("retained", 1, size, 0)
-    assert finding["tensors"][0]["created"]["code"].startswith("SLOT")
+    created = finding["tensors"][0]["created"]
+    assert created["code"].startswith("SLOT") if verdict == "leaked" else created is None
 
 
 def test_a_cache_filled_once_is_retained(run: Runner) -> None:
@@ -139,7 +140,8 @@ def test_growth_on_every_re_run(run: Runner, confirm: int) -> None:
     )
     finding = found.finding("test_it")
     assert (finding["kind"], finding["count"], finding["bytes"], finding["bytes_per_run"]) == ("growing", 1, 100, 100)
-    found.result.stdout.fnmatch_lines([f"*runs: {confirm + 1}*"])
+    # The first run, those that confirm, and one for the lines.
+    found.result.stdout.fnmatch_lines([f"*runs: {confirm + 2}*"])
 
 
 def test_without_confirmation_any_survivor_fails(run: Runner) -> None:

@@ -33,7 +33,7 @@ def test_a_cycle_is_a_note_that_needs_no_check_of_suspects(run: Runner) -> None:
 
     def test_what_the_plugin_has_loaded():
         assert "pytest_gpuleak.engine.garbage_check" in sys.modules
-        assert "pytest_gpuleak.engine.check" not in sys.modules
+        assert "pytest_gpuleak.engine.suspect" not in sys.modules
     """,
         apart=True,
     )

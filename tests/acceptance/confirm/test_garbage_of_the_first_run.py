@@ -132,7 +132,7 @@ def test_what_a_further_re_run_replaces_may_wait_in_a_cycle(run: Runner, options
     found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked*"])
 
 
-def test_where_no_further_re_run_can_tell_nothing_leaks(run: Runner) -> None:
+def test_where_the_run_is_the_last_that_passes_nothing_leaks(run: Runner) -> None:
     found = run(
         f"""{HEAD}
     RUNS = []
@@ -143,7 +143,7 @@ def test_where_no_further_re_run_can_tell_nothing_leaks(run: Runner) -> None:
         CACHE['buffer'] = Buffer(200 + len(RUNS))
 
     def test_last():
-        assert len(RUNS) > 2
+        assert len(RUNS) >= 2
     """,
         report=False,
     )

@@ -112,8 +112,10 @@ def test_a_series_of_leaks_of_many_shapes_is_told_as_each_was_the_first_time(
         for number in (1, 2)
     )
     told_with_memory = told_by(start(MANY + tests))
+    # The second replaces what the first has left in the slot, and adds nothing.
+    assert [told_with_memory[f"test_slot_{number}"][0] for number in (1, 2)] == ["leaked", "noted"]
     for name, verdict in told_with_memory.items():
-        assert verdict == told_with_memory[name[:-1] + "1"], name
+        assert verdict == told_with_memory[name[:-1] + "1"] or name == "test_slot_2", name
     assert told_by(without_memory()) == told_with_memory
 
 
@@ -158,8 +160,8 @@ def test_twelve_leaks_into_one_list(start: Runner) -> None:
         finding = found.finding(f"test_it[{i}]")
         told = [finding[name] for name in ("kind", "count", "bytes", "bytes_per_run", "other_holders")]
         assert told == ["growing", 1, 100 + i, 100 + i, []]
-        # The index is the array's own: that of the test's first run, or of its re-run where that is seen last.
-        assert finding["holder"]["text"] in (f"test_it.HISTORY[{2 * i}]", f"test_it.HISTORY[{2 * i + 1}]")
+        # The index is the array's own: each leak runs three times, and that of any of its runs is seen.
+        assert finding["holder"]["text"] in [f"test_it.HISTORY[{3 * i + run}]" for run in range(3)]
         assert finding["tensors"][0]["created"]["code"] == "HISTORY.append(Buffer(100 + i))"
 
 
@@ -555,7 +557,7 @@ def test_the_memory_of_culprits_keeps_nothing_alive(start: Runner) -> None:
         def test_deleted(store):
             global HISTORY
             references = [weakref.ref(HISTORY), *map(weakref.ref, HISTORY)]
-            assert len(references) == 5
+            assert len(references) == 7
             gc.disable()
             try:
                 del HISTORY

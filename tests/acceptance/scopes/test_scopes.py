@@ -139,7 +139,7 @@ def test_parametrised_wider_fixture(run: Runner) -> None:
     assert set(found.verdicts.values()) == {"clean"}
 
 
-def test_what_a_test_adds_to_a_fixture_is_the_tests(run: Runner) -> None:
+def test_what_a_test_adds_to_a_fixture_is_a_note_on_the_test(run: Runner) -> None:
     found = run(
         """
         import pytest
@@ -155,8 +155,10 @@ def test_what_a_test_adds_to_a_fixture_is_the_tests(run: Runner) -> None:
             assert store["big"]
         """
     )
-    assert found.verdicts == {"test_adds": "leaked", "test_reads": "clean"}
+    assert found.verdicts == {"test_adds": "noted", "test_reads": "clean"}
     assert found.finding("test_adds")["kind"] == "retained"
+    assert found.finding("test_adds")["until_teardown"]
+    found.result.stdout.fnmatch_lines(["NOTED 2.0 MiB held by fixture 'store'?'big'? until its teardown"])
     assert found.finding("test_adds")["holder"]["kind"] == "fixture"
     assert "store" in found.holder("test_adds")
     assert found.report["fixtures"] == []
