@@ -30,14 +30,13 @@ FILES_A_PART = 4
 LONG = (
     "tests/reports/test_extremes.py",
     "tests/acceptance/memory/test_numpy_arrays.py",
-    "tests/acceptance/confirm/test_repeated_culprits.py",
+    "tests/acceptance/confirm/test_leaks_in_series.py",
     "tests/acceptance/confirm/test_notes.py",
     "tests/acceptance/docs/test_adding.py",
     "tests/acceptance/confirm/test_explained_together.py",
     "tests/acceptance/confirm/test_rerun_limits.py",
     "tests/acceptance/session/test_session.py",
     "tests/acceptance/confirm/test_parameters.py",
-    "tests/explain/test_culprits_random.py",
     "tests/explain/test_many_targets.py",
 )
 """Files that take 20 s of processor time and more without their tests for torch: each is a part, begun before the others."""
