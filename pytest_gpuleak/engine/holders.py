@@ -143,11 +143,13 @@ class Holders:
         self._note_known(FREED, [left for left in rest if left.cause is not None])
         survivors.note_unexplained(_leftovers(left for left in rest if left.cause is None), NO_OBJECT, origins, run)
 
-    def note_reached(self) -> None:
-        """Name what the last run left and a walk has reached, beside what was named before."""
-        last = [left for left in self._runs.living(of_last=True) if left.index in self._known]
-        if last:
-            self._note_known(NOT_SEARCHED, last)
+    def note_reached(self) -> bool:
+        """Name what the last run left and a walk has reached, beside what was named before; tell whether that is all."""
+        last = self._runs.living(of_last=True)
+        reached = [left for left in last if left.index in self._known]
+        if reached:
+            self._note_known(NOT_SEARCHED, reached)
+        return len(reached) == len(last)
 
     def give_up(self, why: str) -> None:
         """Say `why` a search has found nothing."""

@@ -304,7 +304,8 @@ class SuspectCheck:
             if any(found.failed for found in of_arrays) and not (why or self._has_lines or self._freed_by_setup):
                 self._run_for_lines()
                 self._name_last()
-                self._holders.note_reached()
+                if not self._holders.note_reached():
+                    self._holders.search()  # it has replaced what was named
         elif of_arrays and self._runs.living():
             if any(found.failed for found in of_arrays):
                 self._holders.reach_up()

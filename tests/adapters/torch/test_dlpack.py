@@ -68,10 +68,10 @@ SUITE = """
 """
 HOLDERS = {
     "test_capsule": "test_it.CAPSULES[0] (memory)",
-    "test_versioned_capsule": "test_it.CAPSULES[2] (memory)",
-    "test_capsule_of_a_slice": "test_it.CAPSULES[4] (memory)",
+    "test_versioned_capsule": "test_it.CAPSULES[3] (memory)",
+    "test_capsule_of_a_slice": "test_it.CAPSULES[6] (memory)",
     "test_numpy": "test_it.ARRAYS[0] (memory)",
-    "test_view_of_numpy": "test_it.ARRAYS[2] (memory)",
+    "test_view_of_numpy": "test_it.ARRAYS[3] (memory)",
     "test_numpy_in_a_dict": "test_it.TABLE[0] (memory)",
     "test_numpy_in_an_untracked_dict": "test_it.BOXES[0]['x'] (memory)",
     "test_tensor_of_a_tensor": "test_it.TENSORS[0]",
