@@ -274,9 +274,10 @@ class SuspectCheck:
 
     def _count(self, growth: Growth) -> bool:
         """Take what a run has added to the counters; return whether anything is suspected."""
-        suspected = bool(self._runs.living())
+        suspected = False
         with self._guard(COUNTERS):
-            suspected |= self._evidence.count(growth)
+            suspected = self._evidence.count(growth)
+        suspected |= bool(self._runs.living())  # now with the arrays that the counters have told of
         if suspected:
             self._tracker.ownership.disown({left.held.reading.identity for left in self._runs.living()})
         return suspected
