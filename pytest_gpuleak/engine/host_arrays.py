@@ -18,7 +18,7 @@ from pytest_gpuleak.adapters.registry import may_have_untracked_arrays
 from pytest_gpuleak.engine.confirm.lenders import has_any, starts_of_memory
 from pytest_gpuleak.engine.host_walks import Residue, TracedLines
 from pytest_gpuleak.engine.judge.untracked import UntrackedRuns, added_by_record, judge_cut, judge_untracked
-from pytest_gpuleak.engine.limits import MODULE_BYTES, RUNS_BEFORE_RECORD
+from pytest_gpuleak.engine.limits import RUNS_BEFORE_RECORD
 from pytest_gpuleak.engine.stages import EXPLAIN
 from pytest_gpuleak.engine.survivors import Leftover, Survivors
 from pytest_gpuleak.heap.collector import PausedCollector, collect
@@ -83,7 +83,7 @@ class HostArrays:
         self._added.append(added is not False)
         if self._growth is None:
             self._growth = growth
-            self._imported = tuple(_newest_modules(growth.imported // MODULE_BYTES))
+            self._imported = growth.modules
             if self.suspected and self._tracker.detector.sees_only_young:
                 with self._guard(EXPLAIN):
                     self._born = self._arrays().of_young()
@@ -262,10 +262,3 @@ class HostArrays:
         found = [(Leftover(run, readings[identity]), one) for identity, one in why.items()]
         survivors.note(found, set(), self._origins, run)
         self._runs.survivors = survivors.all()
-
-
-def _newest_modules(count: int) -> Iterator[str]:
-    import sys
-
-    names = [name for name in dict.copy(sys.modules) if type(name) is str]
-    yield from names[len(names) - min(count, len(names)) :]

@@ -193,7 +193,11 @@ class Runs:
             if info["generation"] == 2:
                 self.poll("count" if phase == "start" else "collection")
 
-        gc.callbacks.append(on_collection)
+        callbacks = getattr(gc, "callbacks", None)
+        if callbacks is None:  # PyPy tells of no collection
+            yield
+            return
+        callbacks.append(on_collection)
         try:
             yield
         finally:

@@ -90,6 +90,7 @@ class Growth(NamedTuple):
     Attributes:
         first_used: devices that were unused before the run.
         imported: host memory (bytes) of the modules that the run imported. Growth up to this causes no re-run.
+        modules: their names. What they keep in their globals is theirs.
         compiled: host memory (bytes) of the programs that a re-run compiled. They are noted and fail nothing.
         shared: whether the host's growth may be that of runs before this one, after which it was not read.
     """
@@ -99,6 +100,7 @@ class Growth(NamedTuple):
     imported: int = 0
     compiled: int = 0
     shared: bool = False
+    modules: tuple[str, ...] = ()
 
     def of(self, device: str) -> int:
         """Return the bytes that a device's allocator handed out, by its most exact counter."""

@@ -23,7 +23,6 @@ import os
 import sys
 from _thread import get_ident
 from pathlib import Path
-from sys import getswitchinterval, setswitchinterval  # bound before a test replaces them
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.torch.lookup import torch_module
@@ -41,6 +40,10 @@ wakes up meanwhile, and then computes in Python alone, delays the reading by so 
 LONGEST_INTERVAL_S: Final = 0.1
 """Longest switch interval, in seconds, that is waited for; the usual one is 5 ms. Where the user's is longer, no graph
 is read beside other threads."""
+
+# Bound before a test replaces them.
+_GET_INTERVAL: Final = getattr(sys, "getswitchinterval", None)
+_SET_INTERVAL: Final = getattr(sys, "setswitchinterval", None)
 
 _TURN_S: Final = 1e-5
 """Seconds for which the lock is given up afterwards."""
@@ -86,16 +89,19 @@ def no_backward_running() -> Iterator[bool]:
     if not any(_others()):
         yield not _is_in_pass(sys._getframe())
         return
-    interval = getswitchinterval() + _HALF_A_TICK_S
+    if _GET_INTERVAL is None or _SET_INTERVAL is None:  # PyPy
+        yield False
+        return
+    interval = _GET_INTERVAL() + _HALF_A_TICK_S
     if not (_all_wait() and _has_lock() and interval <= LONGEST_INTERVAL_S):
         yield False
         return
     try:
-        setswitchinterval(KEPT_S)
+        _SET_INTERVAL(KEPT_S)
         pause(2 * interval)
         yield _all_wait()
     finally:
-        setswitchinterval(interval)
+        _SET_INTERVAL(interval)
         pause(_TURN_S)  # a thread that woke up meanwhile waits for the lock under the long interval
 
 

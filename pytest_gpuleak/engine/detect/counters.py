@@ -182,15 +182,16 @@ class CounterWatch:
         for key, size in self._others.items():
             if key in growth:
                 growth[key] -= size
-        imported = max(len(sys.modules) - self._modules, 0) * MODULE_BYTES
+        modules = tuple(name for name in list(sys.modules)[self._modules :] if type(name) is str)
+        imported = len(modules) * MODULE_BYTES
         if len(self._after) <= len(self._host):
-            return Growth(growth, frozenset(), imported, 0, self._shared)
+            return Growth(growth, frozenset(), imported, 0, self._shared, modules)
         first_used: frozenset[str] = frozenset()
         if self._after.keys() != self._before.keys():
             devices = {device for device, _ in self._before}
             first_used = frozenset(device for device, _ in self._after) - devices - self._met - {HOST}
         if not self._use_told:
-            return Growth(growth, first_used, imported, shared=self._shared)
+            return Growth(growth, first_used, imported, shared=self._shared, modules=modules)
         reserved = {device: size for (device, metric), size in self._after.items() if metric == "reserved"}
         in_use = {device: size for (device, metric), size in growth.items() if metric == UNACCOUNTED}
         if in_use:
@@ -200,7 +201,7 @@ class CounterWatch:
                 self._outside = OutsideTorch(self._processes)
             for device, size in self._outside.growth(in_use, reserved, first_used).items():
                 growth[device, OUTSIDE] = size
-        return Growth(growth, first_used, imported, shared=self._shared)
+        return Growth(growth, first_used, imported, shared=self._shared, modules=modules)
 
     def _added(self, before: Mapping[Key, int], after: Mapping[Key, int]) -> dict[Key, int]:
         """Return what was added between two readings. What only one of them has is `_unknown`, and not compared.

