@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -148,8 +149,20 @@ class Holders:
         last = self._runs.living(of_last=True)
         reached = [left for left in last if left.index in self._known]
         if reached:
+            self._add_others(reached)
             self._note_known(NOT_SEARCHED, reached)
+        # A backward pass adds to the gradients that are there: the traced run leaves none of its own.
+        self._runs.survivors.note_backward(self._origins[1])
         return len(reached) == len(last)
+
+    def _add_others(self, reached: Iterable[Left]) -> None:
+        """Add the further holders that a search has named beside the same root: a walk names one."""
+        searched = {one.root: one.others for one in self._runs.survivors.all() if one.others}
+        for left in reached:
+            found = self._known[left.index]
+            others = searched.get(root_of(left.held.reading.device, found.holder), ())
+            if others and not found.others:
+                self._known[left.index] = dataclasses.replace(found, others=others)
 
     def give_up(self, why: str) -> None:
         """Say `why` a search has found nothing."""

@@ -53,6 +53,12 @@ class Survivors:
         index = self.index_of(left)
         self._all[index] = self._all[index]._replace(created=created)
 
+    def note_backward(self, origins: OriginLog) -> None:
+        """Note the line of the backward pass for gradients whose line is not known."""
+        for index, survivor in enumerate(self._all):
+            if survivor.created is None and survivor.holder is not None and _is_gradient(survivor.holder):
+                self._all[index] = survivor._replace(created=origins.get(BACKWARD))
+
     def of(self, left: Leftover) -> Survivor:
         """Return the entry of an array's storage."""
         return self._all[self.index_of(left)]

@@ -183,7 +183,8 @@ class SuspectCheck:
 
     def _run_for_lines(self, *, recorded: bool = False) -> None:
         """Run once more, traced for the lines that make what fails; `recorded`, for what it adds to the host's memory."""
-        fails = any(one.failed for one in self._evidence.judge()[0]) and self._policy.allowed is None
+        fails = self._evidence.processes.grows or any(one.failed for one in self._evidence.judge()[0])
+        fails = fails and self._policy.allowed is None
         if not recorded and not fails:
             return
         self._has_lines = True
@@ -217,7 +218,7 @@ class SuspectCheck:
             return ""
         evidence.untracked.note_lines()
         growth = tracker.counters.end()
-        evidence.processes.add_run()
+        evidence.processes.add_run(traced=traced)
         evidence.programs.add_run()
         with self._guard(EXPLAIN):
             evidence.files.add_run()

@@ -49,8 +49,8 @@ class ProcessEvidence:
         if self._first:
             self._tracker.processes.begin_run()
 
-    def add_run(self) -> None:
-        """Note what a re-run has left running, less what has ended meanwhile."""
+    def add_run(self, *, traced: bool = False) -> None:
+        """Note what a re-run has left running, less what has ended meanwhile. One that is `traced` only tells lines."""
         if not self._first:
             return
         from pytest_gpuleak.adapters.processes.facts import is_running
@@ -61,7 +61,12 @@ class ProcessEvidence:
         # A pool starts workers when it needs them, up to its size: another worker of the same pool is no growth.
         new = [process for process in left if not process.pool_id or process.pool_id not in self._pools]
         self._running += left
-        self._added.append(_without_replaced(new, ended))
+        if not traced:
+            self._added.append(_without_replaced(new, ended))
+        elif self._added:
+            for process, like in _most_similar(new, self._added[0]).items():
+                if process.pid in self._origins:
+                    self._origins[like.pid] = self._origins[process.pid]
 
     def forget_reruns(self) -> None:
         """Forget all re-runs, because a re-run could not be recorded to its end."""

@@ -74,7 +74,8 @@ def compare_runs(evidence: Evidence) -> list[Group]:
                 run=0, reading=survivor.reading, owned=survivor.owned or survivors[last].owned
             )
         root = name(survivor.root)
-        if root in grown and grows_there(survivor):
+        # What the runner alone keeps of the first run is not what grows, though both may wait for their holders.
+        if root in grown and index not in evidence.kept and grows_there(survivor):
             grown[root].append(survivor)
         elif last == index and evidence.kept.get(index) == "frames":
             continue

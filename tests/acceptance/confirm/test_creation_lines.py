@@ -37,7 +37,7 @@ def test_lines_of_what_torch_makes_itself(run: Runner) -> None:
         from torch.utils.data import DataLoader, TensorDataset
 
         KEPT = []
-        MODEL = nn.Linear(8, 8)
+        MODEL = nn.Linear(512, 512)
 
         def make():
             return torch.ones(64)
@@ -49,7 +49,7 @@ def test_lines_of_what_torch_makes_itself(run: Runner) -> None:
             KEPT.append(weight.grad)
 
         def test_gradients_left_on_a_shared_model():
-            MODEL(torch.ones(4, 8)).sum().backward()
+            MODEL(torch.ones(4, 512)).sum().backward()
             assert MODEL.weight.grad is not None
 
         def test_gradients_of_a_model():
@@ -124,7 +124,7 @@ def test_lines_of_what_torch_makes_itself(run: Runner) -> None:
     kept = {name: lines(found, name).get("test_it.KEPT") for name in found.tests}
     assert kept["test_gradient"] == {"loss.backward()"}
     assert lines(found, "test_gradients_left_on_a_shared_model") == {
-        "test_it.MODEL": {"MODEL(torch.ones(4, 8)).sum().backward()"}
+        "test_it.MODEL": {"MODEL(torch.ones(4, 512)).sum().backward()"}
     }
     assert kept["test_gradients_of_a_model"] == {
         "model = nn.Linear(8, 8)",

@@ -544,8 +544,8 @@ def test_all_re_runs_have_the_same_code_on_their_stacks(run: Runner) -> None:
             STACKS.append(codes)
         def test_next():
             first, *reruns = STACKS
-            assert len(reruns) == 3
-            assert len({tuple(map(id, codes)) for codes in reruns}) == 1
+            assert len(reruns) == 3 + 1  # the last one is traced for the lines
+            assert len({tuple(map(id, codes)) for codes in reruns[:3]}) == 1
         """,
         "--gpu-leak-confirm=3",
     )

@@ -244,7 +244,7 @@ def test_processes_and_arrays_of_one_test_are_judged_by_the_same_re_run(run: Run
             STATE.setdefault("server", start() if "server" not in STATE else None)
 
         def test_next():
-            assert len(RUNS) == 2
+            assert len(RUNS) == 3  # the last one is traced for the lines
         """,
     )
     kinds = {finding["kind"]: finding["failed"] for finding in found.tests["test_it"]["findings"]}
@@ -353,6 +353,16 @@ def judged(first: list[LeftProcess], *runs: list[LeftProcess]) -> list[tuple[str
         trail.expect_run()
         trail.add_run()
     return [(finding.metric, finding.failed) for finding in trail.judge("")]
+
+
+def test_a_traced_run_decides_nothing(running: set[int]) -> None:
+    running.add(1)
+    trail = ProcessEvidence(FakeTracker([a_process(2)], []), Policy(), [a_process(1)], lambda _: True)  # type: ignore[arg-type]
+    trail.add_run()
+    trail.add_run(traced=True)
+    assert [(finding.metric, finding.failed, finding.bytes_per_run) for finding in trail.judge("")] == [
+        ("pid 1", True, 5 * MIB)
+    ]
 
 
 def test_of_two_programs_the_one_that_grows_fails(running: set[int]) -> None:
