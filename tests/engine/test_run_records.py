@@ -77,11 +77,11 @@ def test_explained_findings_replace_those_that_waited_attempt_by_attempt() -> No
 def test_what_a_walk_has_named_is_completed_by_the_search_too() -> None:
     kept = RunRecords()
     named = Holder("module", "app.KEPT", "app.KEPT[0]")
-    first = Finding("growing", True, "cpu", 1, 4, 4, "", holder=named, judged=Judged(2, "9 settled"))
+    first = Finding("growing", True, "cpu", 1, 4, 4, "", holder=named, judged=Judged(2, "9 settled"), provisional=True)
     counter = Finding("host", True, "cpu", 1, 4, 4, "", metric="heap", judged=Judged(2, "9 settled"))
     kept.add_test(waiting("a")._replace(findings=(counter,)))
     kept.add_test(waiting("a")._replace(findings=(first,)))
-    searched = dataclasses.replace(first, other_holders=(named,))
+    searched = dataclasses.replace(first, other_holders=(named,), provisional=False)
     kept.take_explained([("a", "leaked", (searched,), 0.5)], "main")
     assert [record.findings for record in kept.tests] == [(counter,), (searched,)]
 
