@@ -73,7 +73,8 @@ def test_another_entry_of_a_store_that_stays_is_no_growth() -> None:
 def test_without_holders_what_grows_beside_what_the_runner_keeps_is_growth() -> None:
     survivors = [survivor(run, None) for run in (0, 0, 1)]
     found = evidence(survivors, {0, 1}, {0, 1, 2})
-    assert "growing" in kinds(dataclasses.replace(found, kept={0: "item"})).values()
+    groups = compare_runs(dataclasses.replace(found, kept={0: "item"}))
+    assert {group.kind: len(group.members) for group in groups} == {"growing": 1, "retained": 1}
 
 
 def test_what_the_item_keeps_stays_and_what_frames_keep_goes() -> None:
