@@ -80,7 +80,7 @@ class Holders:
         if not wanted or len(wanted) > MOST_REACHED:
             return
         with self._guard(RECOGNISE):
-            arrays = self._find({left.held.reading.identity: left for left in wanted})
+            arrays = self._runs.find({left.held.reading.identity: left for left in wanted})
             with self._tracker.detector.whole_heap():
                 found = self._knowledge.roots.reach_up(arrays, self._tracker.frameworks.reference_finders())
             self._take_reached(wanted, arrays, found)
@@ -91,17 +91,13 @@ class Holders:
             self._known[by_id[id(array)].index] = explanation
         arrays.clear()
 
-    def _find(self, by_id: Mapping[int, Left]) -> list[object]:
-        found = self._tracker.detector.find(set(by_id))
-        return [array for array in found if self._runs.is_left(array, by_id[id(array)])]
-
     def count_graphs(self) -> None:
         """Count what the autograd graphs behind the first run's arrays retain: counters see it too."""
         with self._guard(GRAPHS), PausedCollector():
             wanted = [left for left in self._runs.living() if left.run == 0]
             arrays = self._runs.objects(wanted)
             if len(arrays) < len(wanted):
-                arrays = self._find({left.held.reading.identity: left for left in wanted})
+                arrays = self._runs.find({left.held.reading.identity: left for left in wanted})
             members: dict[Root, list[object]] = defaultdict(list)
             readings = read_arrays(arrays, self._tracker.guarded_arrays)
             for array in arrays:

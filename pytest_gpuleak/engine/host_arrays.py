@@ -65,7 +65,6 @@ class HostArrays:
         self._origins: dict[int, Origin] = {}
         self._born: set[int] = set()
         self._growth: Growth | None = None
-        self._imported: tuple[str, ...] = ()
         self._runs = UntrackedRuns()
         self.watched = policy.array_bytes if policy.host and may_have_untracked_arrays() else None
         """Growth of the heap in a run, in bytes, above which its arrays may be looked for; None: they are not."""
@@ -83,7 +82,6 @@ class HostArrays:
         self._added.append(added is not False)
         if self._growth is None:
             self._growth = growth
-            self._imported = growth.modules
             if self.suspected and self._tracker.detector.sees_only_young:
                 with self._guard(EXPLAIN):
                     self._born = self._arrays().of_young()
@@ -119,11 +117,6 @@ class HostArrays:
 
     def _may_explain(self, sizes: Mapping[int, int] | None) -> bool:
         return sizes is not None and sum(sizes.values()) > len(self._grown) * self.floor
-
-    @property
-    def traces(self) -> bool:
-        """Whether the re-run that begins next is traced."""
-        return self._lines.tracing
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -240,7 +233,9 @@ class HostArrays:
             chosen, now = residue.choose(heap)
             self._walked, self._cut = now or self._walked, now is None
             with PausedCollector():
-                self._runs = UntrackedRuns(confirmed=confirmed, imported=self._imported, sure=frozenset(self._born))
+                self._runs = UntrackedRuns(
+                    confirmed=confirmed, imported=self._growth.modules, sure=frozenset(self._born)
+                )
                 self._explain(chosen, heap)
                 chosen.clear()
         is_user_file = self._knowledge.is_user_file

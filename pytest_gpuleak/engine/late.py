@@ -43,7 +43,7 @@ class Explained(NamedTuple):
 class Verdicts(NamedTuple):
     """The verdict on a test whose holders are not known yet: `described` findings, of which `of_arrays` are the arrays'.
 
-    `why` tells why no re-run ended; `judged` completes a finding on arrays once more.
+    `why` tells why no re-run ended.
     """
 
     nodeid: str

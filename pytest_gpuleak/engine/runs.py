@@ -77,12 +77,13 @@ class Runs:
         self._older_gone: dict[int, list[ArrayReading]] = defaultdict(list)
         self._older_collected: set[int] = set()
         self._kept: dict[int, Keeper] = {}
-        self._decided = frozenset[int]()
         self._added: tuple[dict[str, int], int] | None = None
         self._by_identity: dict[int, list[Left]] | None = None
         self.count = 0
         self.collected = False
         self.settled = False
+        self.decided = frozenset[int]()
+        """The ids of the first run's arrays that are no suspects."""
         self.causes: set[Cause] = set()
         """What has freed arrays of the first run."""
         self.survivors = Survivors()
@@ -113,8 +114,8 @@ class Runs:
         if decide is not None and settled.alive:
             living = list(settled.found())
             if len(living) == len(settled.alive):
-                self._decided = decide(living)
-                settled.leave_out(self._decided)
+                self.decided = decide(living)
+                settled.leave_out(self.decided)
             living.clear()
         if settled.alive:
             with self._guard(READ):
@@ -202,7 +203,7 @@ class Runs:
             yield
         finally:
             with contextlib.suppress(ValueError):  # the test may have emptied the list
-                gc.callbacks.remove(on_collection)
+                callbacks.remove(on_collection)
 
     def settle(self, steps: Iterable[SettleStep]) -> None:
         """Take settle steps while anything is alive, those that collect again as long as they free something."""
@@ -242,9 +243,7 @@ class Runs:
         """Follow what a finalizer has stored: a collection clears weak references before it calls finalizers."""
         if dead:
             by_id = {left.held.reading.identity: left for left in dead}
-            saved = [
-                array for array in self._tracker.detector.find(set(by_id)) if self.is_left(array, by_id[id(array)])
-            ]
+            saved = self.find(by_id)
             handles = hold_arrays(saved, self._tracker.guarded_arrays)
             saved.clear()
             for left in dead:
@@ -350,6 +349,11 @@ class Runs:
         found = find_arrays(set(by_id), get_objects(), array_types(self._tracker.guarded_arrays))
         return [array for array in found if self.is_left(array, by_id[id(array)])]
 
+    def find(self, by_id: Mapping[int, Left]) -> list[object]:
+        """Return these arrays, by their ids, wherever the detector finds them: drop them before user code runs."""
+        found = self._tracker.detector.find(set(by_id))
+        return [array for array in found if self.is_left(array, by_id[id(array)])]
+
     def of(self, array: object) -> Left | None:
         """Return what is known of a living array, if it was left: a later array may have its id."""
         if self._by_identity is None:
@@ -370,11 +374,6 @@ class Runs:
     def note_kept(self, keepers: Mapping[int, Keeper]) -> None:
         """Note what the test's runner alone keeps of earlier runs, by the survivors' indices."""
         self._kept |= keepers
-
-    @property
-    def decided(self) -> frozenset[int]:
-        """The ids of the first run's arrays that are no suspects."""
-        return self._decided
 
     def added(self) -> tuple[dict[str, int], int]:
         """Return the bytes by device, and the number, of storages that the last run left, less what it released."""

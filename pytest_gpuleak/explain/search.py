@@ -24,7 +24,7 @@ from pytest_gpuleak.heap.recent_objects import RecentObjects
 from pytest_gpuleak.heap.referrers import get_referents, referrers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pytest_gpuleak.adapters.protocol import ReferenceFinder
     from pytest_gpuleak.explain.cuts import Cut
@@ -314,15 +314,6 @@ class Search:
     def above(self, target: int) -> Collection[int]:
         """Return the ids of the objects met from which a target can be reached, itself included."""
         return self._graph.above([target])
-
-    @property
-    def linked(self) -> set[int]:
-        """Return the ids of the objects at both ends of the references in C++."""
-        return {identity for pair in self._native.links for identity in pair}
-
-    def own_lists(self) -> Iterator[Sequence[object]]:
-        """Yield the search's own lists of objects, beside the targets."""
-        return self._native.lists()
 
     @property
     def unexplained(self) -> bool:

@@ -48,11 +48,6 @@ class ArrayReading(NamedTuple):
     framework: str = ""
     file: str = ""
 
-    @property
-    def likeness(self) -> tuple[object, ...]:
-        """Return what arrays that two runs of a test make have in common."""
-        return self.shape, self.dtype, self.device, self.storage_bytes
-
     def places(self) -> tuple[tuple[str, int], ...]:
         """Return the bytes by device as counters include them: parts of the host's memory are one device."""
         return self.shards if self.shards and self.device != "cpu" else ((self.device, self.storage_bytes),)

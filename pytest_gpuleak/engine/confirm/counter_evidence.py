@@ -146,11 +146,6 @@ class CounterEvidence:
         """Whether arrays explain all growth so far."""
         return not self._suspected
 
-    @property
-    def host_alone(self) -> bool:
-        """Whether no device's memory has grown."""
-        return self._suspected <= {HOST}
-
     def judge(self, evidence: Evidence, known_host: int = 0) -> tuple[Finding, ...]:
         """Return the findings on what no array explains; `known_host` bytes of the host's growth a run are explained."""
         return judge_counters(self._runs, evidence, self._policy, self._limits, known_host) if self._runs else ()

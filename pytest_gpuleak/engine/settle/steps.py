@@ -166,12 +166,6 @@ def settle_steps_of(
         yield full_collection(safeguards)
 
 
-def steps_that_can_release(settle_steps: Iterable[SettleStep], known: frozenset[int]) -> list[SettleStep]:
-    """Return the steps that may free what a root holds: calls, and waits while a thread of the test's own runs."""
-    own_threads = bool(running_threads() - known)
-    return [step for step in settle_steps if isinstance(step, Call) or (own_threads and isinstance(step, Waits))]
-
-
 def rounds(step: SettleStep, alive: Callable[[], int]) -> Iterator[None]:
     """Take a step; one that collects again, as long as it has freed some and `alive` tells that some are left."""
     for _ in range(MOST_ROUNDS if step.collects else 1):
