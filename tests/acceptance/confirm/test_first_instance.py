@@ -109,8 +109,11 @@ def test_what_the_first_instance_alone_keeps_does_not_grow(run: Runner, suite: s
     assert found.finding("TestIt::test_direct")["holder"]["text"] == "test_it.STORE['w']"
 
 
-@UNSOUND
-@bases
+@pytest.mark.parametrize(
+    "suite",
+    [pytest.param("object", marks=UNSOUND), pytest.param("unittest.TestCase", marks=frames_alone)],
+    indirect=True,
+)
 def test_it_is_told_without_a_report_too(run: Runner, suite: str) -> None:
     found = run(suite, report=False)
     leaked = 4 if "TestIt(unittest" in suite else 5

@@ -116,11 +116,9 @@ def test_without_a_re_run_the_only_run_is_settled(run: Runner) -> None:
     assert found.verdicts == {"test_garbage": "clean"}
 
 
-@pytest.mark.torch
-def test_gradients_that_no_code_has_read_are_found(run: Runner) -> None:
-    found = run(
-        BRIEF
-        + """
+GRADIENTS = (
+    BRIEF
+    + """
     import torch
 
     LAYERS = [torch.ones(4 * MIB, requires_grad=True) for _ in range(8)]
@@ -131,9 +129,13 @@ def test_gradients_that_no_code_has_read_are_found(run: Runner) -> None:
 
     def test_unread_gradients():
         (next(NEXT) * 2).sum().backward()
-        """,
-        apart=True,
-    )
+"""
+)
+
+
+@pytest.mark.torch
+def test_gradients_that_no_code_has_read_are_found(run: Runner) -> None:
+    found = run(GRADIENTS, apart=True)
     assert found.verdicts == {"test_warm": "clean", "test_unread_gradients": "leaked"}
     assert found.finding("test_unread_gradients")["kind"] == "growing"
 
@@ -142,19 +144,13 @@ def test_gradients_that_no_code_has_read_are_found(run: Runner) -> None:
 @pytest.mark.torch
 def test_a_gradient_that_no_code_has_read_is_found_after_others(run: Runner) -> None:
     found = run(
-        BRIEF
+        GRADIENTS
         + """
-    import torch
-
-    LAYERS = [torch.ones(4 * MIB, requires_grad=True) for _ in range(8)]
-    NEXT = iter(LAYERS)
-
-    def test_unread_gradients():
-        (next(NEXT) * 2).sum().backward()
-
     def test_of_one_layer():
         (LAYERS[-1] * 2).sum().backward()
         """,
         apart=True,
     )
+    assert found.verdicts == {"test_warm": "clean", "test_unread_gradients": "leaked", "test_of_one_layer": "leaked"}
+    assert found.finding("test_unread_gradients")["kind"] == "growing"
     assert found.finding("test_of_one_layer")["kind"] == "retained"
