@@ -116,9 +116,11 @@ def test_without_a_re_run_the_only_run_is_settled(run: Runner) -> None:
     assert found.verdicts == {"test_garbage": "clean"}
 
 
-GRADIENTS = (
-    BRIEF
-    + """
+@pytest.mark.torch
+def test_gradients_that_no_code_has_read_are_found(run: Runner) -> None:
+    found = run(
+        BRIEF
+        + """
     import torch
 
     LAYERS = [torch.ones(4 * MIB, requires_grad=True) for _ in range(8)]
@@ -129,23 +131,7 @@ GRADIENTS = (
 
     def test_unread_gradients():
         (next(NEXT) * 2).sum().backward()
-"""
-)
 
-
-@pytest.mark.torch
-def test_gradients_that_no_code_has_read_are_found(run: Runner) -> None:
-    found = run(GRADIENTS, apart=True)
-    assert found.verdicts == {"test_warm": "clean", "test_unread_gradients": "leaked"}
-    assert found.finding("test_unread_gradients")["kind"] == "growing"
-
-
-@pytest.mark.xfail(strict=False, reason="once a test before it has added gradients, one that stays is taken for known")
-@pytest.mark.torch
-def test_a_gradient_that_no_code_has_read_is_found_after_others(run: Runner) -> None:
-    found = run(
-        GRADIENTS
-        + """
     def test_of_one_layer():
         (LAYERS[-1] * 2).sum().backward()
         """,
