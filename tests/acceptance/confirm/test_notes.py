@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import textwrap
 from typing import TYPE_CHECKING
@@ -40,6 +41,9 @@ def quiet(run: Runner, pytester: pytest.Pytester) -> Quiet:  # `run` has made th
             test_it="import pytest\nfrom tests.support.standin import Buffer\n" + textwrap.dedent(source)
         )
         plain = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", *OFF, "--gpu-leak")
+        # A collection during the run would free the arrays of the module that the last run in this process has left: in
+        # doubt whether they were replaced, a leak is run again, and that is not the run that a test means.
+        gc.collect()
         return pytester.runpytest_inprocess(*plain, *options).outlines
 
     return start
