@@ -59,14 +59,15 @@ def suite(second: str, size: int = 100, rest: str = "", after: str = "pass") -> 
     """A suite whose second test hangs when it is run again, between one before and one after it."""
     return f"""
         import queue, signal, threading, time, pytest
-        KEPT, JOBS = [], queue.Queue()
+        KEPT, RUNS, JOBS = [], [], queue.Queue()
         JOBS.put("the only one")
         {rest}
         def test_before():
             KEPT.append(Buffer(7))
 
         def test_hangs(request):
-            if len(KEPT) >= 3:
+            RUNS.append("test_hangs")
+            if len(RUNS) >= 2:
                 {second}
             KEPT.append(Buffer({size}))
 
@@ -141,7 +142,7 @@ def test_fixtures_that_wait_in_the_re_run(limited: Runner, where: str) -> None:
 
         @pytest.fixture(autouse=True)
         def waits(request, shared):
-            again = len(KEPT) >= 3 and request.node.name == "test_hangs"
+            again = bool(RUNS) and request.node.name == "test_hangs"
             if again and "{where}" != "teardown":
                 time.sleep(60)
             yield
@@ -182,7 +183,7 @@ def test_a_fixture_that_raises_in_the_re_run_is_set_up_for_the_next_test(limited
             KEPT.append(Buffer(100))
 
         def test_next():
-            assert TORN_DOWN.count("test_it") == 3  # run again with tracing, and without
+            assert TORN_DOWN.count("test_it") == 2
             KEPT.append(Buffer(100))
         """
     )
@@ -326,7 +327,7 @@ def test_a_re_run_leaves_no_thread_timer_handler_or_file(limited: Runner) -> Non
     found = limited(
         """
         import gc, os, signal, sys, threading, time, pytest
-        KEPT = []
+        KEPT, BEGINS = [], []
 
         def state():
             handlers = [signal.getsignal(number) for number in signal.valid_signals()]
@@ -340,7 +341,8 @@ def test_a_re_run_leaves_no_thread_timer_handler_or_file(limited: Runner) -> Non
             KEPT.append(Buffer(100))
 
         def test_waits():
-            if len(KEPT) >= 3:
+            BEGINS.append(len(KEPT))
+            if len(BEGINS) >= 2:
                 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
                 time.sleep(60)
             KEPT.append((Buffer(100), state()))
@@ -349,7 +351,7 @@ def test_a_re_run_leaves_no_thread_timer_handler_or_file(limited: Runner) -> Non
             KEPT.append((Buffer(100), state()))
 
         def test_state():
-            waits, leaks, again = KEPT[2:]
+            waits, leaks, again = KEPT[BEGINS[0]:][:3]
             assert waits[1] == leaks[1] == state()
         """
     )

@@ -43,12 +43,17 @@ def keep_each(keepers: Iterable[Callable[[], Restore]]) -> Restore:
 
 
 def if_loaded(module: str) -> Callable[[Callable[[Any], Restore]], Callable[[], Restore]]:
-    """Call the decorated function with the module, and keep nothing where that is not loaded."""
+    """Call the decorated function with the module, and keep nothing where that is not loaded.
+
+    A module that was taken out of `sys.modules`, as pytester does after each run in this process, is still its package's
+    attribute: `from unittest import mock` gives that one, and does not put it back.
+    """
+    package, _, name = module.rpartition(".")
 
     def decorate(keep: Callable[[Any], Restore]) -> Callable[[], Restore]:
         @functools.wraps(keep)
         def keep_of_module() -> Restore:
-            loaded = sys.modules.get(module)
+            loaded = sys.modules.get(module) or getattr(sys.modules.get(package), name, None)
             return nothing if loaded is None else keep(loaded)
 
         return keep_of_module
