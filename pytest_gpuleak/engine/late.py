@@ -17,7 +17,6 @@ from pytest_gpuleak.engine.limits import MOST_ARRAYS_WAITING, MOST_WAITING
 from pytest_gpuleak.engine.stages import ACCOUNT, EXPLAIN_LATE
 from pytest_gpuleak.heap.collector import get_objects
 from pytest_gpuleak.heap.referrers import PausedCollector
-from pytest_gpuleak.model.findings import FREED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -138,8 +137,7 @@ class LateSearch:
             targets.clear()
         for one in waiting:
             with self._knowledge.safeguards.guard(ACCOUNT, one.verdicts.nodeid):
-                for held, text in one.runs.leftovers():
-                    self._knowledge.left_behind.note(one.verdicts.nodeid, held, text)
+                one.runs.note_leftovers(self._knowledge.left_behind, one.verdicts.nodeid)
 
     def _judged_safely(self, one: Waiting) -> tuple[Verdict, tuple[Finding, ...]]:
         verdicts = one.verdicts
@@ -158,8 +156,6 @@ class LateSearch:
             # The test has been reported: the names change no verdict.
             fails = any(found.failed for found in of_arrays)
             findings = tuple(dataclasses.replace(found, failed=fails and found.kind == "growing") for found in findings)
-        # A note is about what is still there.
-        left = [found for found in findings if found.failed or found.holder != FREED]
         how = next((found.judged for found in of_arrays), None)
-        told = [dataclasses.replace(described(found, why, self._knowledge, nodeid), judged=how) for found in left]
+        told = [dataclasses.replace(described(found, why, self._knowledge, nodeid), judged=how) for found in findings]
         return conclude((*beside[:first], *told, *beside[first:]), policy)

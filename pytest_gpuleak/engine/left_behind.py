@@ -32,12 +32,13 @@ class Left:
 
 
 class _Entry:
-    __slots__ = ("held", "holder", "owner")
+    __slots__ = ("extra", "held", "holder", "owner")
 
-    def __init__(self, owner: str, held: Held, holder: str) -> None:
+    def __init__(self, owner: str, held: Held, holder: str, extra: bool) -> None:
         self.owner = owner
         self.held = held
         self.holder = holder
+        self.extra = extra
 
 
 class LeftBehind:
@@ -50,14 +51,17 @@ class LeftBehind:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def note(self, owner: str, held: Held, holder_text: str = "") -> None:
-        """Note that an owner (a test's nodeid, or a name by `owner_of`) has left a storage behind."""
+    def note(self, owner: str, held: Held, holder_text: str = "", *, extra: bool = False) -> None:
+        """Note that an owner (a test's nodeid, or a name by `owner_of`) has left a storage behind.
+
+        One that is `extra` is there because the test was run again.
+        """
         key = (held.reading.device, held.handle.storage)
         known = self._entries.get(key)
         if known is not None and known.held.handle.alive():
             known.holder = known.holder or holder_text
             return
-        self._entries[key] = _Entry(owner, held, holder_text)
+        self._entries[key] = _Entry(owner, held, holder_text, extra)
         if len(self._entries) >= self._sweep_at:
             self._sweep()
 
@@ -65,9 +69,9 @@ class LeftBehind:
         self._entries = {key: entry for key, entry in self._entries.items() if entry.held.handle.alive()}
         self._sweep_at = max(LEAST_SWEPT, 2 * len(self._entries))
 
-    def held(self) -> list[Held]:
-        """Return what was left, also what is gone since."""
-        return [entry.held for entry in self._entries.values()]
+    def held(self, *, extra: bool = True) -> list[Held]:
+        """Return what was left, also what is gone since; with what is there because tests were run again, or without."""
+        return [entry.held for entry in self._entries.values() if extra or not entry.extra]
 
     def storages(self) -> set[tuple[str, int]]:
         """Return the storages that are still there, by device and key."""

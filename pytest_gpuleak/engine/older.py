@@ -36,8 +36,11 @@ class OlderArrays:
         self._standing: list[Held] = []
 
     def begin_test(self) -> None:
-        """Note which of the larger arrays are there before a test: what dies from now on, the test lets go."""
-        large = chain(self._left_behind.held(), self._of_fixtures(), self._large)
+        """Note which of the larger arrays are there before a test: what dies from now on, the test lets go.
+
+        But for what earlier tests have left because they were run again: a test must not pass for letting that go.
+        """
+        large = chain(self._left_behind.held(extra=False), self._of_fixtures(), self._large)
         self._standing = [one for one in large if one.reading.storage_bytes >= LEAST_NETTED and one.handle.alive()]
 
     def let_go(self, of_reruns: Collection[int]) -> dict[str, int]:

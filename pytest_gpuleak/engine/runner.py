@@ -110,12 +110,12 @@ def _ask(arrays: list[object], keepers_of: Keepers) -> dict[int, Keeper]:
 
 
 def find_kept_by_runner(runs: Runs, tracker: RunTracker, keepers_of: Keepers) -> dict[int, Keeper]:
-    """Return what earlier runs left and the test's runner alone keeps, by the survivors' indices.
+    """Return what the first run, or runs before the last, left and the test's runner alone keeps, by the survivors' indices.
 
     pytest keeps the instance on which a test ran first, and so does a frame of pytest-flaky's, while a re-run has one of
-    its own. What the first instance refers to lives on, beside the re-run's array in the same place, which replaced it.
+    its own. What the first instance refers to lives on when the re-run has replaced it everywhere else.
     """
-    older = [left for left in runs.living() if left.run < runs.count - 1]
+    older = [left for left in runs.living() if left.run < max(1, runs.count - 1)]
     if not older or not runs.living(of_last=True):
         return {}
     # A class's fixture that the re-run has set up again has made older what the first run left.

@@ -17,6 +17,7 @@ from pytest_gpuleak.adapters.bulk import (
     read_united,
 )
 from pytest_gpuleak.adapters.storages import SharedStorages
+from pytest_gpuleak.engine.judge.replacements import compare
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Settling, rounds
 from pytest_gpuleak.engine.stages import READ
 from pytest_gpuleak.engine.survivors import Leftover, Survivors
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.protocol import SettleStep
+    from pytest_gpuleak.engine.left_behind import LeftBehind
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.model.readings import ArrayReading
@@ -77,6 +79,7 @@ class Runs:
         self._older_gone: dict[int, list[ArrayReading]] = defaultdict(list)
         self._older_collected: set[int] = set()
         self._kept: dict[int, Keeper] = {}
+        self._kept_before = frozenset[int]()
         self._added: tuple[dict[str, int], int] | None = None
         self._by_identity: dict[int, list[Left]] | None = None
         self.count = 0
@@ -372,8 +375,10 @@ class Runs:
         return key in (left.held.handle.storage, left.held.reading.storage, id(array))
 
     def note_kept(self, keepers: Mapping[int, Keeper]) -> None:
-        """Note what the test's runner alone keeps of earlier runs, by the survivors' indices."""
+        """Note what the test's runner alone keeps of earlier runs, by the survivors' indices; once before a re-run, too."""
         self._kept |= keepers
+        if self.count == 1:
+            self._kept_before = frozenset(keepers)
 
     def added(self) -> tuple[dict[str, int], int]:
         """Return the bytes by device, and the number, of storages that the last run left, less what it released."""
@@ -397,15 +402,13 @@ class Runs:
             for index in sorted(self._before[last - 1] - now):
                 yield survivors[index].reading, -1
 
-    def leftovers(self) -> list[tuple[Held, str]]:
-        """Return what is still alive, each storage once, and the text of its holder where it is known."""
-        found: dict[int, tuple[Held, str]] = {}
-        survivors = self.survivors.all()
-        for left in self._alive:
+    def note_leftovers(self, left_behind: LeftBehind, nodeid: str) -> None:
+        """Note for the session what is still alive, each storage once, with the text of its holder where it is known."""
+        survivors, extra = self.survivors.all(), compare(self.evidence()).extra
+        for left in {left.held.reading.storage: left for left in self._alive}.values():
             holder = survivors[left.index].holder
-            known = holder is not None and holder.kind != "unknown"
-            found[left.held.reading.storage] = left.held, holder.text if known and holder is not None else ""
-        return list(found.values())
+            text = "" if holder is None or holder.kind == "unknown" else holder.text
+            left_behind.note(nodeid, left.held, text, extra=left.index in extra)
 
     def evidence(self, **beside: Any) -> Evidence:
         """Return the evidence for `engine.judge.arrays.judge`, with fields that are known `beside`."""
@@ -418,6 +421,7 @@ class Runs:
             tuple(alive),
             self._cycles,
             kept=dict(self._kept),
+            kept_before=self._kept_before,
             collected={run: frozenset(gone) - now for run, gone in self._collected.items()},
             older_gone={run: tuple(gone) for run, gone in self._older_gone.items()},
             older_collected=frozenset(self._older_collected),

@@ -114,6 +114,7 @@ class SuspectCheck:
             if not (runs.living() or evidence.suspects_beside()):
                 self._step = "2 settled"
                 return ""
+        self._note_kept()
         wanted, added = self._policy.confirm, 0
         while wanted:
             wanted -= 1
@@ -309,16 +310,18 @@ class SuspectCheck:
                 if not self._holders.note_reached():
                     self._holders.search()  # it has replaced what was named
         elif of_arrays and self._runs.living():
+            named = self._is_named(of_arrays)
+            if named:
+                self._name_last()
             if any(found.failed for found in of_arrays):
                 self._holders.reach_up()
-            self._holders.wait(named=self._is_named(of_arrays))
+            self._holders.wait(named=named)
             of_arrays, beside = evidence.judge(why)
         evidence.finish(confirmed=not why)
         if any(found.failed for found in of_arrays):
             evidence.find_lenders()
         with self._guard(ACCOUNT):
-            for held, text in self._runs.leftovers():
-                self._knowledge.left_behind.note(self._subject.nodeid, held, text)
+            self._runs.note_leftovers(self._knowledge.left_behind, self._subject.nodeid)
         with self._guard(PROCESSES):
             evidence.processes.explain(self._guard)
         of_arrays, beside = evidence.judge(why)
@@ -328,6 +331,7 @@ class SuspectCheck:
             for found, waits in (*((one, self._holders.waits) for one in of_arrays), *((one, False) for one in beside))
         ]
         if self._holders.waits and self._knowledge.late is not None:
+            evidence.close()
             places = frozenset(range(len(of_arrays)))
             verdicts = Verdicts(self._subject.nodeid, self._policy, why, tuple(told), places)
             self._knowledge.late.take(Waiting(verdicts, self._runs, self._holders, evidence.of_arrays))

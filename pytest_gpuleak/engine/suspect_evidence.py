@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.engine.confirm.counter_evidence import CounterEvidence
@@ -69,6 +70,7 @@ class SuspectEvidence:
         self.processes = ProcessEvidence(tracker, policy, [], knowledge.is_user_file)
         self._frames_count = subject.counts_running_frames
         self._let_go: dict[str, int] | None = None
+        self._closed: Evidence | None = None
 
     def watch_processes(self, processes: list[LeftProcess]) -> None:
         """Take the processes that the first run has left."""
@@ -125,11 +127,19 @@ class SuspectEvidence:
         if self.untracked.watched is not None:
             self.lenders.note_borrowed(arrays)
 
+    def close(self) -> None:
+        """Take no more than names from now on: what dies later, other tests let go."""
+        self._closed = self.of_arrays()
+
     def of_arrays(self) -> Evidence:
         """Return the evidence on arrays."""
-        if self._let_go is None or self.runs.settled:
-            self._let_go = self._knowledge.older(self._tracker).let_go(self.runs.of_reruns())
-        evidence = self.runs.evidence(graphs=dict(self.holders.graphs), let_go=self._let_go, up=self._up)
+        graphs = dict(self.holders.graphs)
+        if self._closed is not None:
+            evidence = dataclasses.replace(self._closed, survivors=self.runs.survivors.all(), graphs=graphs)
+        else:
+            if self._let_go is None or self.runs.settled:
+                self._let_go = self._knowledge.older(self._tracker).let_go(self.runs.of_reruns())
+            evidence = self.runs.evidence(graphs=graphs, let_go=self._let_go, up=self._up)
         return Supplement(self.rings, self.lenders.holders, self._frames_count).added_to(evidence)
 
     def judge(self, why: str = "") -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:

@@ -59,8 +59,9 @@ class Evidence:
         alive: by run that ended, the indices into `survivors` of those alive after it. One entry: no re-run.
         cycles: arrays of the first run that only a garbage collection freed.
         rings: the cycles that some of these hang on, by the identity of the array.
-        kept: by index, what in the test's runner alone keeps a survivor of an earlier run. What a re-run left in its
-            place has replaced it. What frames alone keep goes when they return.
+        kept: by index, what in the test's runner alone keeps a survivor of an earlier run: the re-run has let it go. What
+            frames alone keep goes when they return.
+        kept_before: those of them that nothing else held when the first run had ended: no re-run has let them go.
         collected: by re-run, the survivors of earlier runs that a collection of the whole heap has freed although they had
             not been proven to be no garbage when the re-run began: garbage, or replaced through a cycle.
         older_gone: by re-run, arrays older than the test that died in it: a bounded buffer drops one for each that it takes.
@@ -77,6 +78,7 @@ class Evidence:
     graphs: Mapping[Root, Autograd] = dataclasses.field(default_factory=dict)
     rings: Mapping[int, Holder] = dataclasses.field(default_factory=dict)
     kept: Mapping[int, Keeper] = dataclasses.field(default_factory=dict)
+    kept_before: frozenset[int] = frozenset()
     collected: Mapping[int, frozenset[int]] = dataclasses.field(default_factory=dict)
     older_gone: Mapping[int, tuple[ArrayReading, ...]] = dataclasses.field(default_factory=dict)
     older_collected: frozenset[int] = frozenset()

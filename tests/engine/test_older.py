@@ -63,6 +63,15 @@ def test_what_a_re_run_lets_go_is_not_counted(session: Session) -> None:
     assert session.older.let_go(of_reruns) == {"cpu": LEAST_NETTED}
 
 
+def test_letting_go_what_is_there_because_a_test_was_run_again_is_no_credit(session: Session) -> None:
+    kept = [Buffer(LEAST_NETTED), Buffer(LEAST_NETTED)]
+    session.leave(kept[0])
+    session.account.note("test_earlier.py::test_one", held(kept[1]), extra=True)
+    session.older.begin_test()
+    kept.clear()
+    assert session.older.let_go(()) == {"cpu": LEAST_NETTED}
+
+
 def test_small_arrays_are_not_followed(session: Session) -> None:
     kept = [Buffer(LEAST_NETTED - 1)]
     session.leave(*kept)

@@ -126,3 +126,23 @@ def test_a_run_made_for_its_lines_decides_nothing() -> None:
 def test_any_size_is_matched_on_its_own_device_alone() -> None:
     survivors = [survivor(0, None, 100), survivor(1, None, 7), survivor(1, None, 7, "cuda:0")]
     assert match_any([0], [1, 2], survivors) == {0: 1}
+
+
+def test_what_a_re_run_left_where_nothing_has_gone_is_extra() -> None:
+    survivors = [survivor(run, None) for run in range(3)]
+    assert compare(evidence(survivors, {0}, {0, 1}, {0, 1, 2})).extra == {1, 2}
+    assert compare(evidence(survivors, {0}, {1}, {2})).extra == frozenset()
+    # Extra is what takes the place of what was extra.
+    assert compare(evidence(survivors, {0}, {0, 1}, {0, 2})).extra == {1, 2}
+    full = dataclasses.replace(evidence(survivors[:2], {0}, {0, 1}), older_gone={1: (reading(100),)})
+    assert compare(full).extra == frozenset()
+
+
+def test_what_the_runner_keeps_is_let_go_by_the_re_run_unless_it_kept_it_alone_before() -> None:
+    # 0: on the first instance. 1: in a list. 2: in the list, or in a slot that 0 was in too.
+    found = dataclasses.replace(
+        evidence([survivor(0, None), survivor(0, None), survivor(1, None)], {0, 1}, {0, 1, 2}), kept={0: "item"}
+    )
+    assert not compare(found).grows
+    assert compare(found).extra == {2}
+    assert compare(dataclasses.replace(found, kept_before=frozenset({0}))).grows

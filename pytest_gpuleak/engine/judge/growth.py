@@ -7,6 +7,7 @@ from collections import Counter, defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.engine.judge.replacements import compare, form_of, place_of, root_and_form, stem_of
+from pytest_gpuleak.model.findings import FREED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -68,11 +69,10 @@ def compare_runs(evidence: Evidence) -> list[Group]:
         last = index
         while last in replaced_by:
             last = replaced_by[last]
-        if last != index:
-            # A replaced survivor takes holder and line from its replacement.
-            survivor = survivors[last]._replace(
-                run=0, reading=survivor.reading, owned=survivor.owned or survivors[last].owned
-            )
+            # A replaced survivor takes holder and line from its replacement, of the last that has a holder.
+            by = survivors[last]
+            if survivor.holder is None or (by.holder is not None and by.holder != FREED):
+                survivor = by._replace(run=0, reading=survivor.reading, owned=survivor.owned or by.owned)
         root = name(survivor.root)
         # What the runner alone keeps of the first run is not what grows, though both may wait for their holders.
         if root in grown and index not in evidence.kept and grows_there(survivor):

@@ -29,12 +29,14 @@ class Comparison(NamedTuple):
         garbage: indices of first survivors that a collection freed and that nothing replaced.
         doubtful: whether the last re-run added something that may have replaced what a collection has freed, or an array of
             another size: a re-run from a settled heap tells.
+        extra: indices of what re-runs left where nothing has gone: without them the session would not have it.
     """
 
     added: tuple[tuple[int, ...], ...]
     replaced_by: dict[int, int]
     garbage: frozenset[int]
     doubtful: bool
+    extra: frozenset[int]
 
     @property
     def grows(self) -> bool:
@@ -50,9 +52,10 @@ def compare(evidence: Evidence) -> Comparison:
     """
     replaced_by: dict[int, int] = {}
     added: list[tuple[int, ...]] = []
+    extra: set[int] = set()
     doubtful = False
     for run in range(1, len(evidence.alive)):
-        left, doubt = _compare_run(evidence, run, replaced_by)
+        left, doubt = _compare_run(evidence, run, replaced_by, extra)
         if run == evidence.traced:
             continue
         doubtful = doubt
@@ -60,27 +63,27 @@ def compare(evidence: Evidence) -> Comparison:
             added.append(tuple(left))
     freed = frozenset[int]().union(*evidence.collected.values()) if evidence.collected else frozenset[int]()
     first = evidence.alive[0] if evidence.alive else frozenset[int]()
-    return Comparison(tuple(added), replaced_by, freed & first - replaced_by.keys(), doubtful)
+    return Comparison(tuple(added), replaced_by, freed & first - replaced_by.keys(), doubtful, frozenset(extra))
 
 
-def _compare_run(evidence: Evidence, run: int, replaced_by: dict[int, int]) -> tuple[list[int], bool]:
-    """Return what a re-run added, and whether that is in doubt; add to `replaced_by` what it replaced."""
+def _compare_run(evidence: Evidence, run: int, replaced_by: dict[int, int], extra: set[int]) -> tuple[list[int], bool]:
+    """Return what a re-run added, and whether that is in doubt; note in `replaced_by` and `extra` what it replaced."""
     survivors, older = evidence.survivors, evidence.older_gone.get(run, ())
     before, after = evidence.alive[run - 1], evidence.alive[run]
     collected = evidence.collected.get(run, frozenset()) & before
     pool = (*survivors, *(Survivor(-1, reading) for reading in older))
     new = [index for index in sorted(after) if survivors[index].run == run]
-    kept = before & evidence.kept.keys()
+    kept = before & after & evidence.kept.keys()
     staying = sorted((before & after) - kept)
-    dead = [*sorted(before - after - collected), *range(len(survivors), len(pool))]
+    let_go = (before - after - collected) | (kept - evidence.kept_before - replaced_by.keys())
+    dead = [*sorted(let_go), *range(len(survivors), len(pool))]
     matched = match_replacements(dead, new, pool, staying)
-    if kept:
-        left = _left_of(new, matched)
-        matched |= _replacements_of_kept(sorted(kept - replaced_by.keys()), left, survivors, staying)
     left = _left_of(new, matched)
     other_size = match_any([one for one in dead if one not in matched], left, pool)
     maybe = match_replacements(sorted(collected), left, survivors, staying)
-    replaced_by.update({one: by for one, by in (other_size | maybe | matched).items() if one < len(survivors)})
+    replaced = other_size | maybe | matched
+    replaced_by.update({one: by for one, by in replaced.items() if one < len(survivors)})
+    extra.update(set(new) - {by for one, by in replaced.items() if one not in after and one not in extra})
     if run in evidence.exact:
         return _left_of(left, other_size), False
     return left, bool(left) and bool(collected or other_size or run in evidence.older_collected)
@@ -141,19 +144,6 @@ def _match_by(
             matched[index] = candidates.popleft()
 
 
-def _replacements_of_kept(
-    kept: Sequence[int], new: Sequence[int], survivors: Sequence[Survivor], staying: Sequence[int]
-) -> dict[int, int]:
-    """Match what the runner alone keeps, which is alive, with what has replaced it elsewhere.
-
-    Where something alike stays, a new survivor is one more: in a list, or in a dict with a key for each run.
-    """
-    full = {place for index in staying for place in _places(survivors[index])}
-    left = [index for index in new if full.isdisjoint(_places(survivors[index]))]
-    matched = match_replacements(kept, left, survivors, staying)
-    return matched | match_any([one for one in kept if one not in matched], _left_of(left, matched), survivors)
-
-
 @lru_cache(maxsize=1024)  # a test's survivors have few distinct roots
 def stem_of(root: Root) -> Root:
     """Return the root without digits: objects made in each run (a module, a thread) are often numbered."""
@@ -175,11 +165,6 @@ def form_of(survivor: Survivor) -> Any:
 def root_and_form(survivor: Survivor) -> Any:
     """Return the root and the form."""
     return survivor.root, form_of(survivor)
-
-
-def _places(survivor: Survivor) -> tuple[Any, ...]:
-    form = stem_of(survivor.root), form_of(survivor)
-    return (place_of(survivor), form) if survivor.holder is not None and survivor.holder.named else (form,)
 
 
 def _size(survivor: Survivor) -> Any:

