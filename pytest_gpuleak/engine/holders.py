@@ -80,7 +80,9 @@ class Holders:
         if not wanted or len(wanted) > MOST_REACHED:
             return
         with self._guard(RECOGNISE):
-            arrays = self._runs.find({left.held.reading.identity: left for left in wanted})
+            arrays = self._runs.objects(wanted)
+            if len(arrays) < len({left.held.reading.identity for left in wanted}):
+                arrays = self._runs.find({left.held.reading.identity: left for left in wanted})
             with self._tracker.detector.whole_heap():
                 found = self._knowledge.roots.reach_up(arrays, self._tracker.frameworks.reference_finders())
             self._take_reached(wanted, arrays, found)

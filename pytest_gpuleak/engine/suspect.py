@@ -125,7 +125,7 @@ class SuspectCheck:
             if not any(comparison.added[-1:]) and not comparison.doubtful:
                 self._step = "7 everything new replaces something" if runs.living(of_last=True) else "7 nothing new"
             else:
-                self._name_last()
+                self._name_living()
                 self._settle()  # 8
                 comparison = self._compare()
                 self._step = "9 settled"
@@ -165,9 +165,9 @@ class SuspectCheck:
             with self._guard(RECOGNISE):
                 self._runs.note_kept(find_kept_by_runner(self._runs, self._tracker, self._runner.keepers_of))
 
-    def _name_last(self) -> None:
-        """Name what the last run left while its objects can be told from the others, as far as a walk can."""
-        self._holders.reach(self._runs.living(of_last=True), self._subject.fixtures())
+    def _name_living(self, *, of_last: bool = False) -> None:
+        """Name what was left, or what the last run left, while it can be told from older objects, as far as a walk can."""
+        self._holders.reach(self._runs.living(of_last=of_last), self._subject.fixtures())
 
     def _settle(self) -> None:
         tracker = self._tracker
@@ -188,6 +188,8 @@ class SuspectCheck:
         fails = fails and self._policy.allowed is None
         if not recorded and not fails:
             return
+        if fails:
+            self._holders.reach_up()  # now: the next epoch hides these arrays, and to find them would walk the heap
         self._has_lines = True
         with self._evidence.recording():
             logs: list[OriginLog] = []
@@ -296,7 +298,7 @@ class SuspectCheck:
         evidence, why = self._evidence, self._why
         of_arrays, beside = evidence.judge(why)
         if any(found.bytes >= self._policy.retained_bytes for found in of_arrays):
-            self._name_last()
+            self._name_living()
         if self._holder_decides(of_arrays) and not self._runs.settled:
             self._settle()
             of_arrays, beside = evidence.judge(why)
@@ -306,15 +308,15 @@ class SuspectCheck:
             of_arrays, beside = evidence.judge(why)
             if any(found.failed for found in of_arrays) and not (why or self._has_lines or self._freed_by_setup):
                 self._run_for_lines()
-                self._name_last()
+                self._name_living(of_last=True)
                 if not self._holders.note_reached():
                     self._holders.search()  # it has replaced what was named
         elif of_arrays and self._runs.living():
             named = self._is_named(of_arrays)
-            if named:
-                self._name_last()
             if any(found.failed for found in of_arrays):
                 self._holders.reach_up()
+            elif named:
+                self._name_living()
             self._holders.wait(named=named)
             of_arrays, beside = evidence.judge(why)
         evidence.finish(confirmed=not why)
@@ -327,7 +329,11 @@ class SuspectCheck:
         of_arrays, beside = evidence.judge(why)
         how, nodeid = self._how(), self._subject.nodeid
         told = [
-            dataclasses.replace(described(found, why, self._knowledge, nodeid), judged=how, provisional=waits)
+            dataclasses.replace(
+                described(found, why, self._knowledge, nodeid),
+                judged=how if found.judged is None else dataclasses.replace(how, cut=found.judged.cut),
+                provisional=waits,
+            )
             for found, waits in (*((one, self._holders.waits) for one in of_arrays), *((one, False) for one in beside))
         ]
         if self._holders.waits and self._knowledge.late is not None:
@@ -352,7 +358,7 @@ class SuspectCheck:
     def _how(self) -> Judged:
         names = {"count": "reference count", "collection": "a collection", "settled": "the settling"}
         freed = tuple(text for cause, text in names.items() if cause in self._runs.causes)
-        return Judged(self._runs.deciding, self._step, freed, self._why, "")
+        return Judged(self._runs.deciding, self._step, freed, self._why)
 
     def _guard(self, stage: Stage) -> Guard:
         return self._knowledge.safeguards.guard(stage, self._subject.nodeid)

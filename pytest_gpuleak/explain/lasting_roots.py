@@ -121,7 +121,8 @@ class LastingRoots:
                 above.follow_globals(module, namespace)
             above.run()
             ignore = {id(targets), id(fixtures)}
-            search = Search(Question(targets, Budget(STEPS), ignore, above.found, frameworks=frameworks))
+            question = Question(targets, Budget(STEPS), ignore, above.found, native=False, frameworks=frameworks)
+            search = Search(question)
             search.run()
             reached = search.found(LASTING) == len(set(map(id, targets)))
             return search.explanations() if reached else None

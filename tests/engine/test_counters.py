@@ -197,6 +197,8 @@ def test_growth_that_a_graph_may_explain_fails_nothing_where_the_graph_was_not_c
         assert not found.failed
         assert "autograd graph" in found.evidence[-1]
         assert "could not be counted to its end" in found.evidence[-1]
+        assert found.judged is not None
+        assert found.judged.cut == found.evidence[-1]
 
 
 @pytest.mark.parametrize("graphs", [{}, {("cuda:0", "", ""): Autograd(500, 2, MIB)}])

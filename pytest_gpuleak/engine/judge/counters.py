@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.model.findings import Contribution, Finding
+from pytest_gpuleak.model.findings import Contribution, Finding, Judged
 from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, OUTSIDE_FLOOR, Growth
 from pytest_gpuleak.model.text import format_bytes, format_signed
@@ -154,6 +154,11 @@ def _excuses(runs: Sequence[CounterRun], evidence: Evidence, device: str) -> lis
     return why
 
 
+def _excused_by(why: Sequence[str]) -> Judged | None:
+    """Return what was cut and so excuses a finding; the check adds how its runs went."""
+    return Judged(0, "", cut="; ".join(why)) if why else None
+
+
 def _judge_device(device: str, runs: Sequence[CounterRun], evidence: Evidence, policy: Policy) -> Finding | None:
     graph = _graph_bytes(evidence, device)
     sizes = (survivor.size for survivor in evidence.survivors if survivor.reading.device == device)
@@ -195,6 +200,7 @@ def _judge_device(device: str, runs: Sequence[CounterRun], evidence: Evidence, p
         metric="allocated",
         contributions=blocks[:CONTRIBUTIONS_SHOWN],
         evidence=(*lines, *excuses),
+        judged=_excused_by(excuses),
     )
 
 
@@ -303,4 +309,5 @@ def _judge_host(
             *(f"{name}, run by run: {', '.join(map(format_signed, sizes))}" for name, sizes in sorted(grown.items())),
             *excuses,
         ),
+        judged=_excused_by(excuses),
     )

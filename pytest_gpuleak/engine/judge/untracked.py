@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.limits import MINOR_SHARE
 from pytest_gpuleak.model.evidence import Evidence
-from pytest_gpuleak.model.findings import Finding
+from pytest_gpuleak.model.findings import Finding, Judged
 from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.text import format_signed
 
@@ -101,6 +101,7 @@ def judge_cut(grown: Sequence[int], metric: str) -> tuple[Finding, ...]:
             fingerprint=fingerprint("unattributed host", None),
             metric=metric,
             evidence=(f"{metric}, run by run: {', '.join(map(format_signed, grown))}", CUT),
+            judged=Judged(0, "", cut=CUT),
         ),
     )
 

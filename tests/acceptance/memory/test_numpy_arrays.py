@@ -676,7 +676,7 @@ def test_a_second_walk_that_was_cut_makes_a_note(run: Runner, monkeypatch: pytes
         """
     )
     assert found.verdicts == {"test_it": "noted"}
-    assert found.finding("test_it")["evidence"][-1] == CUT
+    assert found.finding("test_it")["evidence"][-1] == found.finding("test_it")["judged"]["cut"] == CUT
 
 
 def test_growth_beyond_the_hosts_limit_fails_although_a_walk_was_cut(
