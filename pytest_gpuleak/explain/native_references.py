@@ -27,8 +27,9 @@ MAX_HEAP_WALKS: Final = 2
 """Number of walks over the whole heap. The second sees what the first has met inside what the collector does not track:
 a NumPy array of objects may hold what holds the array."""
 
-MAX_RING_LINKS: Final = 32
-"""Number of native links that are followed in search of a ring."""
+RING_STEPS: Final = 2_000_000
+"""Steps (`heap.budget`) of following native links round their rings: each of a thousand tensors may have one of its own,
+and each of thousands of links may lie on one long one."""
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -168,7 +169,8 @@ class NativeReferences:
             # Of thousands of references in autograd graphs, few lie on a ring.
             closing = self._graph.on_rings(self.links, budget)
             links = list(self.links) if closing is None else closing
-            halves = (self._graph.chain_to_any(parent, (child,)) for parent, child in links[:MAX_RING_LINKS])
+            part = budget.part(RING_STEPS)
+            halves = (self._graph.chain_to_any(parent, (child,), part) for parent, child in links)
             rings = list(filter(None, halves))
             if closing is not None:  # else the next to ask may have time
                 self._known_rings = self._graph.edges, rings

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.explain.native_references import MAX_RING_LINKS, NativeReferences
+from pytest_gpuleak.explain.native_references import NativeReferences
 from pytest_gpuleak.explain.paths import Writer
 from pytest_gpuleak.explain.reference_graph import Graph
 from pytest_gpuleak.explain.rootless import TIMEOUT_ROOT, Rootless
@@ -62,7 +62,7 @@ def test_rings_are_looked_for_again_where_the_budget_allows() -> None:
     while not spent.worked(1000):
         pass
     native = NativeReferences(graph, Roots(set()), [], spent, set(), (), ())
-    elsewhere = [(-1 - number, -100) for number in range(MAX_RING_LINKS)]
+    elsewhere = [(-1 - number, -1000) for number in range(100)]
     native.links = dict.fromkeys([*elsewhere, (id(second), id(first))])
     assert native.short_rings(9, spent) == {}
     assert native.short_rings(9, fresh).keys() == {id(first), id(second)}

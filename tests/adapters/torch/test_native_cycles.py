@@ -101,7 +101,10 @@ def test_hooks_can_be_registered_by_other_threads_meanwhile(app: Any, torch: Any
         while not stop.is_set():
             loss = torch.zeros(1, requires_grad=True) * 2
             loss.grad_fn.register_hook(lambda *_: called.append(1))
-            loss.backward()
+            try:
+                loss.backward()
+            except SystemError:  # a walk over the heap holds an unfinished tuple (gh-59313)
+                continue
             rounds += 1
 
     thread = threading.Thread(target=work)
@@ -124,6 +127,13 @@ def test_a_hook_on_a_tensor_that_is_gone_is_called_one(app: Any, torch: Any) -> 
     del hidden
     holder = holder_of(box)
     assert (holder.kind, holder.root) == ("native", "C++ (hooks of an autograd graph)")
+
+
+@pytest.mark.usefixtures("break_rings")
+def test_each_of_many_tensors_is_on_a_ring_of_its_own(torch: Any) -> None:
+    """As pyro 1.8.1 leaves 20 a run: from the 33rd on they were held by "C++"."""
+    boxes = [ring(torch)[0] for _ in range(80)]
+    assert {one.holder.root for one in explain(boxes, ignore={id(boxes)})} == {RING_ROOT}
 
 
 @pytest.mark.usefixtures("break_rings")
