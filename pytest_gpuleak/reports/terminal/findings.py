@@ -183,7 +183,7 @@ def _part(part: Contribution) -> str:
 
 def _judged(judged: Judged) -> str:
     freed = f"freed by {', '.join(judged.freed_by)}" if judged.freed_by else ""
-    return "; ".join(filter(None, (judged.step, count_of(judged.runs, "run"), freed)))
+    return "; ".join(filter(None, (judged.step, count_of(judged.runs, "run"), freed, judged.cut)))
 
 
 def _graph(autograd: Autograd | None, width: int) -> list[str]:
