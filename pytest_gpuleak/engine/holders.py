@@ -64,6 +64,7 @@ class Holders:
 
         `fixtures` are pytest's definitions of wider fixtures. Only young arrays can be told from the rest of the heap.
         """
+        wanted = [left for left in wanted if left.index not in self._known]
         if not wanted or len(wanted) > MOST_REACHED or not self._tracker.detector.sees_only_young:
             return
         with self._guard(RECOGNISE):
@@ -77,12 +78,10 @@ class Holders:
         Memory that a global or a fixture holds now may be freed before the holders of many are searched for.
         """
         wanted = [left for left in self._runs.living() if left.run == 0 and left.index not in self._known]
-        if not wanted or len(wanted) > MOST_REACHED:
+        if self.searched or not wanted or len(wanted) > MOST_REACHED:
             return
         with self._guard(RECOGNISE):
-            arrays = self._runs.objects(wanted)
-            if len(arrays) < len({left.held.reading.identity for left in wanted}):
-                arrays = self._runs.find({left.held.reading.identity: left for left in wanted})
+            arrays = self._runs.all_objects(wanted)
             with self._tracker.detector.whole_heap():
                 found = self._knowledge.roots.reach_up(arrays, self._tracker.frameworks.reference_finders())
             self._take_reached(wanted, arrays, found)
@@ -96,10 +95,7 @@ class Holders:
     def count_graphs(self) -> None:
         """Count what the autograd graphs behind the first run's arrays retain: counters see it too."""
         with self._guard(GRAPHS), PausedCollector():
-            wanted = [left for left in self._runs.living() if left.run == 0]
-            arrays = self._runs.objects(wanted)
-            if len(arrays) < len(wanted):
-                arrays = self._runs.find({left.held.reading.identity: left for left in wanted})
+            arrays = self._runs.all_objects([left for left in self._runs.living() if left.run == 0])
             members: dict[Root, list[object]] = defaultdict(list)
             readings = read_arrays(arrays, self._tracker.guarded_arrays)
             for array in arrays:

@@ -17,7 +17,6 @@ from pytest_gpuleak.adapters.bulk import (
     read_united,
 )
 from pytest_gpuleak.adapters.storages import SharedStorages
-from pytest_gpuleak.engine.judge.replacements import compare
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Settling, rounds
 from pytest_gpuleak.engine.stages import READ
 from pytest_gpuleak.engine.survivors import Leftover, Survivors
@@ -27,7 +26,7 @@ from pytest_gpuleak.heap.weak_references import has_weak_references
 from pytest_gpuleak.model.evidence import Evidence, Keeper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.protocol import SettleStep
     from pytest_gpuleak.engine.left_behind import LeftBehind
@@ -352,6 +351,12 @@ class Runs:
         found = find_arrays(set(by_id), get_objects(), array_types(self._tracker.guarded_arrays))
         return [array for array in found if self.is_left(array, by_id[id(array)])]
 
+    def all_objects(self, wanted: Iterable[Left]) -> list[object]:
+        """Like `objects`, with those that are not visible: to find these walks the heap."""
+        by_id = {left.held.reading.identity: left for left in wanted}
+        arrays = self.objects(by_id.values())
+        return arrays if len(arrays) == len(by_id) else self.find(by_id)
+
     def find(self, by_id: Mapping[int, Left]) -> list[object]:
         """Return these arrays, by their ids, wherever the detector finds them: drop them before user code runs."""
         found = self._tracker.detector.find(set(by_id))
@@ -402,9 +407,12 @@ class Runs:
             for index in sorted(self._before[last - 1] - now):
                 yield survivors[index].reading, -1
 
-    def note_leftovers(self, left_behind: LeftBehind, nodeid: str) -> None:
-        """Note for the session what is still alive, each storage once, with the text of its holder where it is known."""
-        survivors, extra = self.survivors.all(), compare(self.evidence()).extra
+    def note_leftovers(self, left_behind: LeftBehind, nodeid: str, extra: Collection[int] = ()) -> None:
+        """Note for the session what is still alive, each storage once, with the text of its holder where it is known.
+
+        `extra` are the indices of survivors that are there because of the re-runs. What was noted before stays as noted.
+        """
+        survivors = self.survivors.all()
         for left in {left.held.reading.storage: left for left in self._alive}.values():
             holder = survivors[left.index].holder
             text = "" if holder is None or holder.kind == "unknown" else holder.text

@@ -188,7 +188,7 @@ class SuspectCheck:
         fails = fails and self._policy.allowed is None
         if not recorded and not fails:
             return
-        if fails:
+        if fails and self._knowledge.late is not None:
             self._holders.reach_up()  # now: the next epoch hides these arrays, and to find them would walk the heap
         self._has_lines = True
         with self._evidence.recording():
@@ -323,7 +323,8 @@ class SuspectCheck:
         if any(found.failed for found in of_arrays):
             evidence.find_lenders()
         with self._guard(ACCOUNT):
-            self._runs.note_leftovers(self._knowledge.left_behind, self._subject.nodeid)
+            extra = compare(self._runs.evidence()).extra
+            self._runs.note_leftovers(self._knowledge.left_behind, self._subject.nodeid, extra)
         with self._guard(PROCESSES):
             evidence.processes.explain(self._guard)
         of_arrays, beside = evidence.judge(why)

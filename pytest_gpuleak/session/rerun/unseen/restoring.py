@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.heap.safe_access import loaded, loaded_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, MutableMapping
@@ -53,8 +54,10 @@ def if_loaded(module: str) -> Callable[[Callable[[Any], Restore]], Callable[[], 
     def decorate(keep: Callable[[Any], Restore]) -> Callable[[], Restore]:
         @functools.wraps(keep)
         def keep_of_module() -> Restore:
-            loaded = sys.modules.get(module) or getattr(sys.modules.get(package), name, None)
-            return nothing if loaded is None else keep(loaded)
+            found = loaded_module(module)
+            if found is None:
+                found = loaded(package, name)
+            return nothing if found is None else keep(found)
 
         return keep_of_module
 
