@@ -191,10 +191,17 @@ class Runs:
     @contextlib.contextmanager
     def marking(self) -> Iterator[None]:
         """Within the context, mark what a collection of the whole heap frees: garbage, or replaced through a cycle."""
+        alone = True
 
         def on_collection(phase: str, info: Mapping[str, int]) -> None:
-            if info["generation"] == 2:
-                self.poll("count" if phase == "start" else "collection")
+            nonlocal alone
+            if info["generation"] != 2:
+                return
+            if phase == "start":
+                alone = self._is_alone()
+                self.poll("count")
+            else:
+                self.poll("collection" if alone else "settled")
 
         callbacks = getattr(gc, "callbacks", None)
         if callbacks is None:  # PyPy tells of no collection
@@ -212,9 +219,7 @@ class Runs:
         for step in steps:
             if not self._alive:
                 break
-            # While a thread of the test's own runs, an array that dies may have been its argument: that is no cycle.
-            alone = running_threads() <= self._tracker.threads
-            cause: Cause = "collection" if step.collects and alone else "settled"
+            cause: Cause = "collection" if step.collects and self._is_alone() else "settled"
             self.collected |= step.collects
 
             def alive(cause: Cause = cause) -> int:
@@ -225,6 +230,14 @@ class Runs:
                 pass
             self.poll(cause, settling=True)
         self.settled = True
+
+    def _is_alone(self) -> bool:
+        """Tell whether no thread of the last run works. An array that dies beside one may have been its argument: no cycle."""
+        if not self._tracker.threaded:
+            return True
+        alone = running_threads() <= self._tracker.threads
+        self.poll("settled")  # a thread that has ended has taken along what it held
+        return alone
 
     def poll(self, cause: Cause, *, settling: bool = False) -> None:
         """Ask the weak handles what has died since the last call: of the `cause`."""

@@ -67,7 +67,7 @@ class FixtureHooks:
         try:
             # Finalizers run last in, first out, so this call comes when all is torn down. Added now, past plugins that
             # list the finalizers of a setup (allure-pytest).
-            torn_down = partial(self._tell, node, inner_first, lambda each: each.teardown_ends(fixture))
+            torn_down = partial(self._end_teardown, fixturedef, node)
             finalizers = getattr(fixturedef, "_finalizers", None)
             if type(finalizers) is list:
                 finalizers.insert(0, torn_down)
@@ -86,6 +86,12 @@ class FixtureHooks:
         except PLUGIN_ERRORS as error:
             self.note_fault("BORDER", node, error)
         self._tell(node, self._events, lambda each: each.teardown_begins(fixture))
+
+    def _end_teardown(self, fixturedef: Any, node: Any) -> None:
+        # As `FixtureDef.finish` does next: the value's memory must go before the teardown's end is told, not after it.
+        fixturedef.cached_result = None
+        fixture = id(fixturedef)
+        self._tell(node, self._events[::-1], lambda each: each.teardown_ends(fixture))
 
     def _tell(self, node: Any, listeners: Sequence[FixtureEvents], event: Callable[[FixtureEvents], None]) -> None:
         for each in listeners:

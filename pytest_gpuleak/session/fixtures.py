@@ -64,7 +64,7 @@ _GENERATOR_END = ("_pytest.fixtures", "_teardown_yield_fixture")
 _HARMLESS = {
     ("_pytest.fixtures", "FixtureDef.finish"),  # of a fixture that uses this one, which is asked about for itself
     ("_pytest.fixtures", "FixtureDef.execute.<locals>.<lambda>"),  # calls the hook `pytest_fixture_post_finalizer`
-    ("pytest_gpuleak.session.fixture_hooks", "FixtureHooks._tell"),
+    ("pytest_gpuleak.session.fixture_hooks", "FixtureHooks._end_teardown"),
 }
 
 

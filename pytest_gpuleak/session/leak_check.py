@@ -180,7 +180,7 @@ class LeakCheck:
         began = perf_counter()
         if self._detailed:
             self.attempts.upcoming = () if nextitem is None else (nextitem.nodeid,)
-        release_values(item, self._log_handlers)
+        release_values(item, self._log_handlers, tracker.counters.values_let_go)
         growth = tracker.counters.end(lambda: tracker.least_host_growth(attempt.policy))
         memory = self._record_memory(attempt.nodeid) if self._detailed else {}
         self._finalizers.nodeid = attempt.nodeid
@@ -299,7 +299,8 @@ class LeakCheck:
         from pytest_gpuleak.session.rerun.subject import ItemSubject
 
         expected_s = attempt.duration_s + rebuilt_s
-        subject = ItemSubject(item, nextitem, expected_s, self.attempts, self._log_handlers, self._settle_steps)
+        letting_go = self.tracker.counters.values_let_go
+        subject = ItemSubject(item, nextitem, expected_s, self.attempts, letting_go, self._settle_steps)
         self.late.prepare(at_once=self._baseline is not None and not self._baseline.lists(item.nodeid))
         runner = Runner(
             lambda living, growth: self._harness.decide(item, living, growth, partly=True),

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.heap.collector import delivered_again
+from pytest_gpuleak.session.fixtures import is_wider
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
 
@@ -27,11 +29,24 @@ def log_handlers(config: pytest.Config) -> tuple[Any, ...]:
     return tuple(handler for handler in found if handler is not None)
 
 
-def release_values(item: pytest.Item, handlers: Sequence[Any]) -> None:
-    """Release fixtures' values and log records' arguments, as pytest itself does right after the teardown's report."""
+def release_values(
+    item: pytest.Item,
+    handlers: Sequence[Any],
+    letting_go: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+) -> None:
+    """Release fixtures' values and log records' arguments, as pytest itself does right after the teardown's report.
+
+    The values of wider fixtures that were torn down go last, within `letting_go`.
+    """
     values = getattr(item, "funcargs", None)
     if type(values) is dict:
+        fixtures = getattr(getattr(item, "_request", None), "_fixture_defs", {})
+        gone = [name for name, one in fixtures.items() if name in values and one.cached_result is None and is_wider(one)]
+        wider = [values.pop(name) for name in gone]
         values.clear()
+        if wider:
+            with letting_go():
+                wider.clear()
     for handler in handlers:
         if handler.records:
             handler.reset()

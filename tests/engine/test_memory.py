@@ -182,17 +182,47 @@ def test_a_fixture_set_up_within_another_one_counts_once() -> None:
     assert watch.end().bytes == {(HOST, "heap"): 0}
 
 
-def test_what_a_test_puts_into_a_fixture_that_dies_with_it_is_not_left() -> None:
+def test_what_a_test_puts_into_a_fixture_that_it_sets_up_and_that_dies_with_it_is_not_left() -> None:
     heap = Heap()
     watch = CounterWatch((), [heap])
     watch.begin()
     watch.setup_begins(0, PLACE, Policy())
     heap.size = 10
     watch.setup_ends(1, 0.0, failed=False)
-    watch.begin()
     heap.size = 15  # the test adds to it
     watch.teardown_begins(0)
     heap.size = 0
+    watch.teardown_ends(1)
+    assert watch.end().bytes == {(HOST, "heap"): 0}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_what_earlier_tests_put_into_a_fixture_is_no_credit_of_the_test_that_it_dies_with(*, nested: bool) -> None:
+    heap = Heap()
+    watch = CounterWatch((), [heap])
+    watch.begin()
+    watch.setup_begins(0, PLACE, Policy())
+    heap.size = 10
+    watch.setup_ends(1, 0.0, failed=False)
+    heap.size = 25  # an earlier test adds to it
+    watch.begin()
+    heap.size = 32  # this one leaves 7 elsewhere
+    watch.teardown_begins(0)
+    if nested:
+        watch.teardown_begins(0)
+    heap.size = 7
+    if nested:
+        watch.teardown_ends(2)
+    watch.teardown_ends(1)
+    assert watch.end().bytes == {(HOST, "heap"): 7}
+
+
+def test_what_a_fixture_s_teardown_adds_is_not_the_test_s() -> None:
+    heap = Heap()
+    watch = CounterWatch((), [heap])
+    watch.begin()
+    watch.teardown_begins(0)
+    heap.size = 12
     watch.teardown_ends(1)
     assert watch.end().bytes == {(HOST, "heap"): 0}
 

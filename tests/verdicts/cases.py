@@ -220,4 +220,20 @@ def test_retained_again():
 """,
         ordered=True,
     ),
+    Suite(
+        "a host's leak in the test with which a fixture goes that an earlier test had filled",
+        HEAD
+        + """
+@pytest.fixture(scope="module")
+def data():
+    return []
+
+def test_fills(data):
+    data.append(bytearray(9 << 20))
+
+def test_leaks(data, kept=[]):
+    kept.append(bytearray(12 << 20))
+""",
+        ordered=True,
+    ),
 )

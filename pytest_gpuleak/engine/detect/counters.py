@@ -60,6 +60,9 @@ class CounterWatch:
         self._unknown: set[Key] = set()
         self._levels: list[_Level] = []
         self._owned: dict[FixtureKey, dict[Key, int]] = {}
+        self._set_up: set[FixtureKey] = set()
+        self._to_go: dict[Key, int] = {}
+        self._others_filled = False
         self._standing: dict[Key, int] | None = None
         self._standing_host: dict[Key, int] = {}
         self._after_fresh = True
@@ -101,6 +104,9 @@ class CounterWatch:
         if self._unknown:
             self._unknown = set()
         self._levels.clear()
+        self._set_up.clear()
+        self._to_go.clear()
+        self._others_filled = False
         self._shared = bool(self._standing or self._standing_host) and not self._after_fresh
         self._before = self._standing or self.read(host=self._standing_host)
         self._standing = None
@@ -141,22 +147,51 @@ class CounterWatch:
         level = self._levels.pop()
         added = self._added(level.before, self.read())
         self._owned[fixture] = {key: size - level.inner.get(key, 0) for key, size in added.items()}
-        inner = self._levels[-1].inner if self._levels else self._others
-        for key, size in added.items():
-            inner[key] = inner.get(key, 0) + size
+        self._set_up.add(fixture)
+        self._leave_out(added)
 
     def teardown_begins(self, fixture: FixtureKey) -> None:  # noqa: ARG002
         """Read the counters before the fixture's finalizers."""
         self._levels.append(_Level(self.read()))
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
-        """Do not credit the test with the fixture's own memory that is freed; what the test put there is the test's."""
-        owned = self._owned.pop(fixture, {})
-        if not self._levels:
-            return
-        added = self._added(self._levels.pop().before, self.read())
-        for key, size in owned.items():
-            self._others[key] = self._others.get(key, 0) - max(min(size, -added.get(key, 0)), 0)
+        """Do not credit the test with what others had put into the fixture.
+
+        Of a fixture that this run has set up, that is the setup's own memory. Of one that was up before, the host's counter
+        cannot tell what this test and what earlier ones put there: none of it is credited, and the re-run, which sets the
+        fixture up itself, decides. What devices let go beside a setup's memory are arrays, which are known one by one.
+        """
+        for key, size in self._owned.pop(fixture, {}).items():
+            self._to_go[key] = self._to_go.get(key, 0) + size
+        self._others_filled |= fixture not in self._set_up
+        if self._levels:
+            self._let_go(self._levels.pop())
+
+    @contextmanager
+    def values_let_go(self) -> Iterator[None]:
+        """Take what the body frees for values of fixtures that were torn down: the test's own reference is the last."""
+        level = _Level(self.read())
+        yield
+        self._let_go(level)
+
+    def _let_go(self, level: _Level) -> None:
+        """Leave out what was freed since the level began, as far as others had put it into fixtures."""
+        booked = level.inner
+        for key, size in self._added(level.before, self.read()).items():
+            rest, to_go = size - booked.get(key, 0), self._to_go.get(key, 0)
+            if key[0] == HOST and self._others_filled:
+                booked[key] = size
+            elif rest < 0 < to_go:
+                freed = min(-rest, to_go)
+                self._to_go[key] = to_go - freed
+                booked[key] = booked.get(key, 0) - freed
+        self._leave_out(booked)
+
+    def _leave_out(self, added: Mapping[Key, int]) -> None:
+        """Count what was added for no test, and not for the fixture in whose setup or teardown it was added."""
+        inner = self._levels[-1].inner if self._levels else self._others
+        for key, size in added.items():
+            inner[key] = inner.get(key, 0) + size
 
     @contextmanager
     def kept_apart(self) -> Iterator[None]:
@@ -165,8 +200,7 @@ class CounterWatch:
         try:
             yield
         finally:
-            for key, size in self._added(before, self.read()).items():
-                self._others[key] = self._others.get(key, 0) + size
+            self._leave_out(self._added(before, self.read()))
 
     def end(self, least: Callable[[], int] | None = None) -> Growth:
         """Return what the last run has added.

@@ -6,12 +6,12 @@ import contextlib
 import dataclasses
 import os
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.processes.kinds import has_other_ranks
 from pytest_gpuleak.session.fixtures import is_wider
 from pytest_gpuleak.session.frameworks import shared_frameworks
-from pytest_gpuleak.session.pytest_internals import fixtures_of, release_values
+from pytest_gpuleak.session.pytest_internals import fixtures_of, log_handlers, release_values
 from pytest_gpuleak.session.rerun.hanging import Hang
 from pytest_gpuleak.session.rerun.rerun import Rerun, limit_of, run_again
 from pytest_gpuleak.session.rerun.unseen.lists import keep_lists
@@ -35,13 +35,16 @@ RERUN_ADVICE = "mark the test with @pytest.mark.gpu_leak(confirm=0), and it is n
 
 @dataclasses.dataclass(eq=False, repr=False)
 class ItemSubject:
-    """A suspected test, whose teardown is over; `expected_s` includes the fixtures to set up again."""
+    """A suspected test, whose teardown is over; `expected_s` includes the fixtures to set up again.
+
+    What fixtures hold is freed within `letting_go` (see `release_values`); `users_steps` are the ways of the settle hook.
+    """
 
     item: pytest.Item
     nextitem: pytest.Item | None
     expected_s: float
     attempts: AttemptLog
-    log_handlers: Sequence[Any]
+    letting_go: Callable[[], AbstractContextManager[object]]
     users_steps: Callable[[str], Sequence[SettleStep]]
 
     counts_running_frames = False
@@ -91,7 +94,7 @@ class ItemSubject:
 
     def release(self) -> None:
         """See `Subject`."""
-        release_values(self.item, self.log_handlers)
+        release_values(self.item, log_handlers(self.item.config), self.letting_go)
 
     def settle_steps(self) -> Sequence[SettleStep]:
         """See `Subject`."""

@@ -20,24 +20,19 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.interpreter
 
 
-def test_a_thread_that_ends_while_the_modules_for_suspects_are_loaded(run: Runner) -> None:
+def test_a_thread_that_ends_at_any_moment_of_the_check_leaves_no_cycle(run: Runner) -> None:
     found = run(
         """
-        import sys, threading, time
+        import threading, time
+        import pytest
 
-        class Slow:
-            def find_spec(self, name, path=None, target=None):
-                if name == "pytest_gpuleak.engine.check":
-                    time.sleep(0.5)
-
-        sys.meta_path.insert(0, Slow())
-
-        def test_it():
-            threading.Thread(target=lambda value: time.sleep(0.2), args=(Buffer(100),)).start()
+        @pytest.mark.parametrize("wait", range(24))
+        def test_it(wait):
+            threading.Thread(target=lambda value: time.sleep(wait / 2000), args=(Buffer(100),)).start()
         """,
         apart=True,
     )
-    assert found.verdicts == {"test_it": "clean"}
+    assert set(found.verdicts.values()) == {"clean"}
 
 
 class EndsBetween:
