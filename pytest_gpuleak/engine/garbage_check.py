@@ -34,11 +34,6 @@ class Garbage:
     freed: tuple[ArrayReading, ...]
     rings: Mapping[int, Holder]
 
-    @property
-    def bytes(self) -> int:
-        """Return the bytes of memory that were freed."""
-        return sum({reading.storage: reading.storage_bytes for reading in self.freed}.values())
-
 
 class GarbageCheck:
     """Decide on arrays in cycles, which a young collection frees: nearly all suspects of many suites, and no leak.

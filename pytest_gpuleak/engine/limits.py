@@ -83,10 +83,6 @@ collection."""
 
 # The host's memory.
 
-MOST_UNSEEN_GROWTH: Final = 256 * 1024
-"""Bytes of the host's growth that a reading which is used again may hide. Bounds: as many as the default `array_bytes`, the
-smallest growth that is examined."""
-
 MODULE_BYTES: Final = 48 * 1024
 """Host bytes of an imported module: 18 to 35 KiB on the mean of large packages, 82 KiB of torch (Python 3.11). Bounds the
 growth that imports excuse."""

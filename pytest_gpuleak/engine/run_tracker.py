@@ -62,6 +62,7 @@ class RunTracker:
         self._nested = epoch is None and installed()
         self._epoch = epoch if epoch is not None else EpochDetector(frameworks.arrays)
         self.detector: Detector = _scan(frameworks.arrays) if self._nested else self._epoch
+        self._epoch.watch_collections(self.counters.note_collection)
         self.ownership = FixtureOwnership(self.detector, frameworks.arrays)
         self.processes = Children()
         # A setup or teardown begins in this order and ends in the reverse order.

@@ -129,7 +129,7 @@ class SuspectCheck:
                 self._settle()  # 8
                 comparison = self._compare()
                 self._step = "9 settled"
-            if (comparison.doubtful or evidence.counters.is_doubtful) and added < MOST_ADDED_RERUNS:
+            if comparison.doubtful and added < MOST_ADDED_RERUNS:
                 wanted, added = wanted + 1, added + 1  # 10: in the settled state nothing that stays is garbage
                 if not runs.settled:
                     self._settle()

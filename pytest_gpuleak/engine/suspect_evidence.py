@@ -78,7 +78,7 @@ class SuspectEvidence:
 
     def expect_run(self) -> None:
         """Prepare for a re-run."""
-        for evidence in (self.processes, self.programs, self.files):
+        for evidence in (self.processes, self.programs, self.files, self.counters):
             evidence.expect_run()
 
     def forget_reruns(self) -> None:

@@ -35,4 +35,4 @@ def is_worth_a_check(growth: Growth, policy: Policy, tracker: RunTracker) -> boo
     Growth of the host below its limit matters only as arrays that no look at the young objects finds: from `array_bytes`
     up where the run has left more of them than there were, and from `retained_bytes` up where it has made gradients.
     """
-    return may_have_grown(growth, policy, tracker.least_host_growth(policy._replace(confirm=1)))
+    return may_have_grown(growth.at_most(), policy, tracker.least_host_growth(policy._replace(confirm=1)))

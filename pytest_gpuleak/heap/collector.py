@@ -164,6 +164,8 @@ class GcView:
         self.on_collected: Callable[[], None] = lambda: None
         self.before_aging: Callable[[], None] = lambda: None
         """Called before young objects become old. It must not raise."""
+        self.on_full_collection: Callable[[str], None] | None = None
+        """Called before and after each collection of the whole heap, as an entry of ``gc.callbacks``. It must not raise."""
         self.signals = LostSignals(self._on_collection)
 
     def install(self) -> None:
@@ -256,6 +258,8 @@ class GcView:
         if info["generation"] != 2 or self._young_alone:
             return
         self.full_collections += phase == "start"
+        if self.on_full_collection is not None:
+            self.on_full_collection(phase)
         if self._listener.user_frozen or self._thawed or not self._frozen:
             return
         if phase == "start":

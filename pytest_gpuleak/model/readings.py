@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -86,16 +87,21 @@ class Growth(NamedTuple):
         first_used: devices that were unused before the run.
         imported: host memory (bytes) of the modules that the run imported. Growth up to this causes no re-run.
         modules: their names. What they keep in their globals is theirs.
+        collected: bytes that collections of the whole heap have freed within the run, by the host's counter. They may have
+            been garbage of earlier tests.
         compiled: host memory (bytes) of the programs that a re-run compiled. They are noted and fail nothing.
-        shared: whether the host's growth may be that of runs before this one, after which it was not read.
     """
 
     bytes: Mapping[Key, int]
     first_used: frozenset[str] = frozenset()
     imported: int = 0
     compiled: int = 0
-    shared: bool = False
     modules: tuple[str, ...] = ()
+    collected: Mapping[Key, int] = MappingProxyType({})
+
+    def at_most(self) -> Growth:
+        """Return the growth as it would be if all that was collected had been garbage of earlier tests."""
+        return self._replace(bytes={key: size + self.collected.get(key, 0) for key, size in self.bytes.items()})
 
     def of(self, device: str) -> int:
         """Return the bytes that a device's allocator handed out, by its most exact counter."""

@@ -205,7 +205,6 @@ class LeakCheck:
         if any(setup.holds_memory() for setup in released):
             stop_timer(item)
         tracker.ownership.postpone(released)
-        tracker.counters.carry_over_host()
         over_budget = item.stash.get(BUDGET_FINDING, None)
         return "unchecked", () if over_budget is None else (over_budget,)
 
@@ -233,7 +232,6 @@ class LeakCheck:
             return blind
         findings: tuple[Finding, ...] = ()
         known = garbage = None
-        compiled = False
         if arrays and self._harness.comes_first and not tracker.threaded:
             known = self._harness.decide(item, arrays, growth, partly=False)
             self._harness.comes_first = known is not None
@@ -243,10 +241,13 @@ class LeakCheck:
         elif arrays:
             stop_timer(item)
             garbage = self._collect_garbage(arrays, attempt)
-            if garbage is not None and not arrays and is_worth_a_check(growth, policy, tracker):
-                compiled = programs_explain(growth, count_compiled(tracker.frameworks, self.knowledge.programs))
-                if not compiled:
-                    growth = growth.lowest(tracker.counters.end())
+            if (
+                garbage is not None
+                and not arrays
+                and is_worth_a_check(growth, policy, tracker)
+                and not programs_explain(growth, count_compiled(tracker.frameworks, self.knowledge.programs))
+            ):
+                growth = growth.lowest(tracker.counters.end())
         suspected = bool(arrays or processes)
         if is_worth_a_check(growth, policy, tracker):
             self._own_modules.keep()
@@ -261,10 +262,7 @@ class LeakCheck:
             findings = (*checked, *findings)
         elif garbage is not None and self._garbage_check is not None:
             findings = self._garbage_check.findings(garbage, nodeid, policy)
-        if released or known or (garbage is not None and not suspected):
-            lasting = compiled and not suspected
-            tracker.counters.carry_over_host(0 if garbage is None else garbage.bytes, lasting=lasting)
-        elif not suspected:
+        if not (released or known or garbage or suspected):
             tracker.counters.carry_over()
         return self._conclude(findings, nodeid, policy) if findings else ("clean", ())
 

@@ -41,7 +41,9 @@ def release_values(
     values = getattr(item, "funcargs", None)
     if type(values) is dict:
         fixtures = getattr(getattr(item, "_request", None), "_fixture_defs", {})
-        gone = [name for name, one in fixtures.items() if name in values and one.cached_result is None and is_wider(one)]
+        gone = [
+            name for name, one in fixtures.items() if name in values and one.cached_result is None and is_wider(one)
+        ]
         wider = [values.pop(name) for name in gone]
         values.clear()
         if wider:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading, HostGrowth, HostProbe
 from pytest_gpuleak.engine.detect.counters import CounterWatch
-from pytest_gpuleak.engine.limits import MODULE_BYTES, MOST_UNSEEN_GROWTH
+from pytest_gpuleak.engine.limits import MODULE_BYTES
 from pytest_gpuleak.model.memory_usage import describe_usage
 from pytest_gpuleak.model.outcomes import FixturePlace
 from pytest_gpuleak.model.policy import Policy
@@ -376,65 +376,26 @@ def test_no_more_than_asked(count: int) -> None:
     assert len(describe_usage(tests, count)["heaviest"]) == count
 
 
-@pytest.mark.parametrize("left", [0, 1000, -1000])
-def test_a_host_that_has_hardly_moved_is_not_read_again(left: int) -> None:
+def test_the_devices_are_asked_once_a_test_and_the_host_anew() -> None:
     devices, heap = Devices(), Heap()
     devices.readings = {"cuda:0": DeviceReading(1024, 1024, 4096)}
     watch = CounterWatch([devices], [heap])
     watch.begin()
-    heap.size = left
+    heap.size = 5000  # garbage of this test, which goes when it was judged
     watch.end()
-    watch.carry_over_host()
-    heap.size, devices.readings = 5000, {"cuda:0": DeviceReading(512, 512, 4096)}
-    watch.begin()
-    assert watch.end().bytes == {
-        (HOST, "heap"): 5000 - left,
-        # Devices are counted to the byte, and read anew.
-        ("cuda:0", "allocated"): 0,
-        ("cuda:0", "requested"): 0,
-        ("cuda:0", "reserved"): 0,
-    }
-    heap.size = 9000
-    watch.begin()
-    assert watch.end().bytes[HOST, "heap"] == 0  # once
-
-
-@pytest.mark.parametrize("left", [MOST_UNSEEN_GROWTH, -MOST_UNSEEN_GROWTH])
-def test_what_a_test_has_left_may_go_later_and_hides_nothing_of_the_next_one(left: int) -> None:
-    heap = Heap()
-    watch = CounterWatch((), [heap])
-    watch.begin()
-    heap.size = left
-    watch.end()
-    watch.carry_over_host()
-    heap.size = 0
+    watch.carry_over()
+    heap.size, devices.readings = 0, {"cuda:0": DeviceReading(1536, 1536, 4096)}
     watch.begin()
     heap.size = 100
-    assert watch.end().bytes == {(HOST, "heap"): 100}
-
-
-def test_what_lasts_is_carried_over_whatever_its_size() -> None:
-    heap = Heap()
-    watch = CounterWatch((), [heap])
-    watch.begin()
-    heap.size = MOST_UNSEEN_GROWTH
-    watch.end()
-    watch.carry_over_host(lasting=True)
-    heap.size += 100
-    watch.begin()
-    assert watch.end().bytes == {(HOST, "heap"): 100}
-
-
-def test_what_was_freed_since_the_reading_hides_nothing_of_the_next_test() -> None:
-    heap = Heap()
-    watch = CounterWatch((), [heap])
-    watch.begin()
-    watch.end()
-    watch.carry_over_host(freed=MOST_UNSEEN_GROWTH)
-    heap.size = -MOST_UNSEEN_GROWTH
-    watch.begin()
-    heap.size += 100
-    assert watch.end().bytes == {(HOST, "heap"): 100}
+    assert watch.end().bytes == {
+        (HOST, "heap"): 100,
+        ("cuda:0", "allocated"): 512,
+        ("cuda:0", "requested"): 512,
+        ("cuda:0", "reserved"): 0,
+    }
+    devices.readings = {"cuda:0": DeviceReading(512, 512, 4096)}
+    watch.begin()  # once
+    assert watch.end().of("cuda:0") == 0
 
 
 def test_what_a_fixture_adds_is_read_anew() -> None:
@@ -458,28 +419,6 @@ def test_what_a_fixture_adds_is_read_anew() -> None:
     watch.setup_ends(1, 0.0, failed=False)
     assert watch.end(int).bytes == {(HOST, "heap"): 0}
     assert watch.end().bytes == {(HOST, "heap"): 0}
-
-
-def test_growth_since_a_saved_reading_may_be_that_of_the_tests_before() -> None:
-    class Thrifty(Heap):
-        fresh = True
-
-    heap = Thrifty()
-    watch = CounterWatch((), [heap])
-    watch.begin()
-    heap.fresh = False
-    assert not watch.end(int).shared  # the reading before this test was taken
-    watch.carry_over()
-    watch.begin()
-    heap.fresh = True
-    assert watch.end(int).shared
-    watch.carry_over()
-    watch.begin()
-    assert not watch.end(int).shared
-    heap.fresh = False
-    watch.end(int)
-    watch.begin()  # the counter is read anew
-    assert not watch.end().shared
 
 
 def test_what_the_plugin_adds_within_a_test_is_not_the_tests() -> None:

@@ -236,4 +236,45 @@ def test_leaks(data, kept=[]):
 """,
         ordered=True,
     ),
+    _suite(
+        "earlier tests' garbage is freed while a host's leak is confirmed",
+        """
+OLD, KEPT = [Node() for _ in range(6)], []
+
+def keep_until_a_full_collection(i, value):
+    node = cycle(value)
+    node.old = OLD[i]
+    OLD[i].node = node
+    OLD[i] = None
+
+@pytest.mark.parametrize("i", range(2))
+def test_garbage_of_little(i):
+    keep_until_a_full_collection(i, bytearray(9 << 20))
+
+def test_leaks():
+    KEPT.append(bytearray(12 << 20))
+
+@pytest.mark.parametrize("i", range(2, 4))
+def test_garbage_of_little_again(i):
+    keep_until_a_full_collection(i, np.ones(1 << 16))
+
+def test_leaks_an_array():
+    KEPT.append(np.ones(1 << 17))
+
+def test_garbage_of_much():
+    keep_until_a_full_collection(4, torch.ones(5 << 20))
+
+def test_garbage_of_bytes():
+    keep_until_a_full_collection(5, bytearray(20 << 20))
+
+def test_leaks_and_collects():
+    KEPT.append(bytearray(12 << 20))
+    gc.collect()
+
+def test_collects_garbage():
+    cycle(bytearray(12 << 20))
+    gc.collect()
+""",
+        ordered=True,
+    ),
 )

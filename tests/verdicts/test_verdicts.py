@@ -1,14 +1,15 @@
 """A verdict depends on the test's own runs alone: not on the clock, the order, -v, a report or on other tests.
 
-A fresh seed draws the suite and the modes, and is printed; `GPULEAK_SEED` sets it. `benchmarks/random_verdicts.py` runs as
-many suites as are asked for, in all modes.
+A seed, fresh each day, draws the suite and the modes: two runs of one day agree, so a change that fails can be told from a
+suite that fails with and without it. `GPULEAK_SEED` sets another. `benchmarks/random_verdicts.py` runs as many suites as are
+asked for, in all modes.
 """
 
 from __future__ import annotations
 
 import ast
 import os
-import sys
+import time
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -23,19 +24,12 @@ from tests.verdicts.suites import Suite, draw_suite, suite_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-SEED = int(os.environ.get("GPULEAK_SEED") or int.from_bytes(os.urandom(4), "big"))
+SEED = int(os.environ.get("GPULEAK_SEED") or time.strftime("%Y%m%d", time.gmtime()))
 KINDS_A_SUITE = 12
 """Kinds in a random suite: so many, in `MODES_A_SUITE` modes, take about 30 s."""
 MODES_A_SUITE = 5
 CHEAP = tuple(mode for mode in OPTIONS if mode not in ("load", "alone"))
 """The modes that take little more than one run. The other two are left to the benchmark."""
-
-
-@pytest.fixture
-def seed(capsys: pytest.CaptureFixture[str]) -> int:
-    with capsys.disabled():
-        sys.stdout.write(f"\nGPULEAK_SEED={SEED} ")
-    return SEED
 
 
 UNSOUND = pytest.mark.xfail(
@@ -53,11 +47,11 @@ def check(suite: Suite, mode: str, folder: Path) -> list[str]:
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_verdicts_of_a_random_suite_are_right_in_each_mode(seed: int, tmp_path: Path) -> None:
-    suite = draw_suite(seed, KINDS_A_SUITE)
-    modes = Random(seed).sample(CHEAP, MODES_A_SUITE)
+def test_verdicts_of_a_random_suite_are_right_in_each_mode(tmp_path: Path) -> None:
+    suite = draw_suite(SEED, KINDS_A_SUITE)
+    modes = Random(SEED).sample(CHEAP, MODES_A_SUITE)
     wrong = [fault for mode in modes for fault in check(suite, mode, tmp_path)]
-    assert not wrong, f"GPULEAK_SEED={seed}\n" + "\n".join(wrong)
+    assert not wrong, f"GPULEAK_SEED={SEED}\n" + "\n".join(wrong)
 
 
 @pytest.mark.torch
@@ -65,19 +59,19 @@ def test_verdicts_of_a_random_suite_are_right_in_each_mode(seed: int, tmp_path: 
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=UNSOUND if "large slots" in case.name else (), id=case.name) for case in CASES]
 )
-def test_verdicts_of_a_fixed_suite_are_right(case: Suite, seed: int, tmp_path: Path) -> None:
-    mode = Random(f"{seed} {case.name}").choice(IN_ORDER[:3] if case.ordered else CHEAP)
+def test_verdicts_of_a_fixed_suite_are_right(case: Suite, tmp_path: Path) -> None:
+    mode = Random(f"{SEED} {case.name}").choice(IN_ORDER[:3] if case.ordered else CHEAP)
     wrong = check(case, mode, tmp_path)
-    assert not wrong, f"GPULEAK_SEED={seed}\n" + "\n".join(wrong)
+    assert not wrong, f"GPULEAK_SEED={SEED}\n" + "\n".join(wrong)
 
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_test_alone_is_judged_as_among_others(seed: int, tmp_path: Path) -> None:
+def test_a_test_alone_is_judged_as_among_others(tmp_path: Path) -> None:
     chosen = [kind for kind in KINDS.values() if "parametrize" not in kind.source and not kind.conftest]
-    suite = suite_of("alone", Random(seed).sample(chosen, 2))
+    suite = suite_of("alone", Random(SEED).sample(chosen, 2))
     wrong = check(suite, "alone", tmp_path)
-    assert not wrong, f"GPULEAK_SEED={seed}\n" + "\n".join(wrong)
+    assert not wrong, f"GPULEAK_SEED={SEED}\n" + "\n".join(wrong)
 
 
 def names_of(kind: Kind) -> list[str]:

@@ -1,10 +1,9 @@
 """Collect the counters of one suspect run by run: settle them, and record what the re-runs add.
 
 Where only the host's memory grew, the re-run comes before the steps that walk the whole heap: most such growth is a first
-use, which the next run does not repeat. Garbage that only a full collection finds may then distort both runs. So wherever
-it may matter (the re-run grew too, or the whole heap was collected during it), both are settled together, and the re-run
-counts for half of what the two have added, which is never less than the smaller growth. If that is too much, one more
-run, from the settled state, decides. So the verdict is the same as if the first run had been settled before the second.
+use, which the next run does not repeat. What such a step frees, or a collection in the middle of the run, may be garbage of
+earlier tests, by which this test's growth must not be made smaller. So of a run that began with such garbage the growth is
+a bound (`Growth.at_most`), and one that began when all garbage had gone, which is exact, decides.
 """
 
 from __future__ import annotations
@@ -50,10 +49,9 @@ class CounterEvidence:
         self._suspected: set[str] = set()
         self._grown: set[str] = set()
         self._first_is_unsettled = False
-        self._first_explained = 0
-        self._both: Growth | None = None  # the last run, settled together with the first one
-        self.is_doubtful = False
-        """Whether the last run has grown the host only if it replaced what the first one left: one more, plain, tells."""
+        self._is_exact = False
+        """Whether the run began when all garbage had gone."""
+        self._certain = False
         self._collections = 0
         self._recording = False
         self.watched_growth: int | None = None
@@ -63,23 +61,24 @@ class CounterEvidence:
         self._histories: list[AllocationHistory] = []
         self._limits = {probe.name: HostLimits(probe.judges, probe.floor) for probe in tracker.counters.host_probes}
 
+    def expect_run(self) -> None:
+        """Prepare for a re-run."""
+        began, self._collections = self._collections, full_collections()
+        self._is_exact = began != self._collections
+
     def add_run(self, investigation: Runs, growth: Growth) -> bool:
         """Settle a run's counters and note them; return whether arrays, also unread, leave growth unexplained."""
+        self._certain = self._is_exact or not self._policy.confirm or bool(self._subject.why_not_again())
         growth = self._settled(investigation, growth)
         if not self._runs:
             growth = self._without_library_states(investigation, growth)
         with self._tracker.detector.whole_heap() if self._room(investigation, growth) else contextlib.nullcontext():
             not_read = self._reveal(investigation, growth)
-        self.is_doubtful = False
-        if self._both is not None:
-            net, growth = growth._replace(bytes=self._both.bytes), self._half_of(investigation, growth, self._both)
-            self.is_doubtful = self._grows(investigation, growth) and not self._grows(investigation, net)
-        if not self._runs:
-            self._first_explained = self._explained_host(investigation, growth)
         self._grown = self._unexplained(investigation, growth)
         self._suspected |= self._grown
         self.unexplained_host = growth.host - self._explained_host(investigation, growth)
         self._runs.append(CounterRun(growth, self._end_record(), not_read=not_read))
+        self._collections = full_collections()
         return bool(self._grown) or investigation.left_arrays
 
     def forget_reruns(self) -> None:
@@ -90,9 +89,8 @@ class CounterEvidence:
     def recording(self) -> Iterator[None]:
         """Record what the re-run within this context adds to the counters, if they grew before."""
         counters = self._tracker.counters
-        self._collections = full_collections()
         self._histories = self._tracker.frameworks.allocation_histories() if self._suspected - {HOST} else []
-        if HOST in self._grown and len(self._runs) > 1 and not self.is_doubtful:
+        if HOST in self._grown and len(self._runs) > 1:
             self._recording = True
             with self._tracker.detector.whole_heap():
                 counters.begin_record()
@@ -133,13 +131,12 @@ class CounterEvidence:
 
     @property
     def wants_rerun(self) -> bool:
-        """Whether one more run is needed: memory grew again and no record says why, or the last run was not sure."""
+        """Whether one more run is needed: memory grew again, or may have, and no record says why."""
         if len(self._runs) < FIRST_RERUN:
             return False
-        unsure = self.is_doubtful or (self._both is not None and bool(self._grown))
         if HOST in self._grown and not any(run.host for run in self._runs):
             return True
-        return unsure or (bool(self._grown - {HOST}) and bool(self._tracker.frameworks.allocation_histories()))
+        return bool(self._grown - {HOST}) and bool(self._tracker.frameworks.allocation_histories())
 
     @property
     def explained(self) -> bool:
@@ -148,7 +145,9 @@ class CounterEvidence:
 
     def judge(self, evidence: Evidence, known_host: int = 0) -> tuple[Finding, ...]:
         """Return the findings on what no array explains; `known_host` bytes of the host's growth a run are explained."""
-        return judge_counters(self._runs, evidence, self._policy, self._limits, known_host) if self._runs else ()
+        # Arrays that explained growth when it was read may be gone by now.
+        limits = self._limits if HOST in self._grown else {}
+        return judge_counters(self._runs, evidence, self._policy, limits, known_host) if self._runs else ()
 
     def _unexplained(self, investigation: Runs, growth: Growth) -> set[str]:
         return suspects(growth, self._known(investigation), self._policy, self._limits)
@@ -163,74 +162,44 @@ class CounterEvidence:
 
     def _settled(self, investigation: Runs, growth: Growth) -> Growth:
         """Settle, and return the growth that remains. Never more than at first: later growth is the plugin's own."""
-        counters = self._tracker.counters
-        with_first = self._first_is_unsettled and len(self._runs) == 1
-        self._both = None
-        collected = with_first and full_collections() != self._collections
+        growth = growth if self._certain else growth.at_most()
         # Unread arrays are searched for on the whole heap, so rule out first what a young collection frees.
         # The devices first: clearing a workspace takes microseconds, a full collection a tenth of a second.
         if self._may_go(investigation, growth):
             for step in (*device_steps(self._knowledge.safeguards, self._tracker.frameworks), *CHEAP_STEPS):
                 for _ in paced(step.steps()):
-                    growth = growth.lowest(counters.end())
+                    growth = growth.lowest(self._read())
                 if not self._may_go(investigation, growth):
                     break
             # Those of the run's own tensors, for which the heap need not be thawed: where they explain all, it stays so.
             self._reveal(investigation, growth)
-        if with_first and (collected or self._may_go(investigation, growth)):
-            return self._settled_with_first(investigation, growth)
-        if not self._may_go(investigation, growth):
+        if not self._unexplained(investigation, growth):
             return growth
         if not self._runs:
-            self._first_is_unsettled = self._may_stay_unsettled(investigation, growth)
+            self._first_is_unsettled = not self._certain and self._is_of_host(investigation, growth)
             if self._first_is_unsettled:
                 return growth
         for step in self._full_steps(investigation):
-            if not self._unexplained(investigation, growth):
-                return growth
             for _ in paced(step.steps()):
-                growth = growth.lowest(counters.end())
+                growth = growth.lowest(self._read())
                 if not self._unexplained(investigation, growth):
                     return growth
         return growth
+
+    def _read(self) -> Growth:
+        growth = self._tracker.counters.end()
+        return growth if self._certain else growth.at_most()
 
     def _full_steps(self, investigation: Runs) -> tuple[SettleStep, ...]:
         collections = () if investigation.collected else (full_collection(self._knowledge.safeguards),)
         return (*collections, *self._subject.settle_steps(), Waits(self._tracker.threads))
 
-    def _settled_with_first(self, investigation: Runs, growth: Growth) -> Growth:
-        """Settle the first two runs together, until half of what they have added is no growth; keep it in `_both`.
-
-        Return the last run's growth, which what the first run's garbage took does not make smaller.
-        """
-        self._both = growth
-        for step in self._full_steps(investigation):
-            if not self._may_go(investigation, self._half_of(investigation, growth, self._both)):
-                break
-            for _ in paced(step.steps()):
-                self._both = self._both.lowest(self._tracker.counters.end())
-        sizes = {key: size if _of_both(key) else self._both.bytes.get(key, size) for key, size in growth.bytes.items()}
-        return growth._replace(bytes=sizes)
-
-    def _half_of(self, investigation: Runs, growth: Growth, both: Growth) -> Growth:
-        """Return the growth with half of what the first two runs have added to the host, and outside the allocators."""
-        first = self._runs[0].growth.bytes
-        explained = self._explained_host(investigation, growth)
-        sizes = dict(growth.bytes)
-        for key in filter(_of_both, sizes):
-            of_arrays = (explained, self._first_explained) if key[0] == HOST else (0, 0)
-            rest = first.get(key, 0) + both.bytes.get(key, 0) - sum(of_arrays)
-            sizes[key] = of_arrays[0] + rest // 2
-        return growth._replace(bytes=sizes)
-
-    def _may_stay_unsettled(self, investigation: Runs, growth: Growth) -> bool:
-        """Tell whether the re-run comes before what walks the whole heap: no device's allocator has grown.
+    def _is_of_host(self, investigation: Runs, growth: Growth) -> bool:
+        """Tell whether no device's allocator has grown, so that the re-run comes before what walks the whole heap.
 
         The first test to use a kernel of CUDA adds its module to the heap, 10 to 170 MiB, and to the device, as each test
         after it for its own.
         """
-        if not self._policy.confirm or self._subject.why_not_again():
-            return False
         inside = growth._replace(bytes={key: size for key, size in growth.bytes.items() if key[1] != OUTSIDE})
         return self._unexplained(investigation, inside) <= {HOST}
 
@@ -291,10 +260,6 @@ class CounterEvidence:
         ):
             room["cpu"] = unexplained
         return {device: size for device, size in room.items() if size > 0}
-
-
-def _of_both(key: tuple[str, str]) -> bool:
-    return key[0] == HOST or key[1] == OUTSIDE
 
 
 def share_of(arrays: list[object], size: int, slack: int, frameworks: Sequence[ArrayFramework]) -> list[object]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager, suppress
 from functools import cache
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.probe_protocol import total_of
-from pytest_gpuleak.engine.limits import MODULE_BYTES, MOST_UNSEEN_GROWTH
+from pytest_gpuleak.engine.limits import MODULE_BYTES
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, Growth, Key, ProbeUnavailable
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ UNACCOUNTED = "unaccounted"
 
 UNRECORDED = ("requested", UNACCOUNTED)
 """Metrics that are compared but not reported."""
-
-NOTHING: Mapping[Key, int] = MappingProxyType({})
 
 
 class CounterWatch:
@@ -64,9 +61,9 @@ class CounterWatch:
         self._to_go: dict[Key, int] = {}
         self._others_filled = False
         self._standing: dict[Key, int] | None = None
-        self._standing_host: dict[Key, int] = {}
-        self._after_fresh = True
-        self._shared = False
+        self._in_heap = 0
+        self._collecting: list[int] = []
+        self._collected: dict[Key, int] = {}
         self._recording: list[tuple[HostProbe, Recorder]] = []
         self._use_told = False
         self._modules = 0
@@ -107,11 +104,9 @@ class CounterWatch:
         self._set_up.clear()
         self._to_go.clear()
         self._others_filled = False
-        self._shared = bool(self._standing or self._standing_host) and not self._after_fresh
-        self._before = self._standing or self.read(host=self._standing_host)
+        self._collected = {}
+        self._before = self.read(devices=self._standing)
         self._standing = None
-        if self._standing_host:
-            self._standing_host = {}
         self._modules = len(sys.modules)
         if len(self._before) > len(self._host):
             self._met.update(device for device, _ in self._before)
@@ -119,22 +114,13 @@ class CounterWatch:
             self._outside.begin()
 
     def carry_over(self) -> None:
-        """Reuse the reading of `end` as the next test's "before": growth in between counts for the next test.
+        """Reuse the devices' readings of `end` as the next test's "before": each is asked once a test.
 
-        Call it after a clean test: memory that a failed test's traceback frees would be credited to the next test.
+        Call it after a clean test: memory that a failed test's traceback frees would be credited to the next test. The host
+        is always read again: its counter has seen garbage of the last test that has gone since, by which this test's growth
+        would be made smaller.
         """
-        self._standing = self._after
-
-    def carry_over_host(self, freed: int = 0, *, lasting: bool = False) -> None:
-        """Reuse the last host reading as the next test's "before", unless this test changed it by more than 256 KiB.
-
-        Memory that it frees late would mask the next test's growth, unless what it has added is `lasting`: so do
-        `freed` bytes, if freed since that reading.
-        """
-        host = {key: size for key, size in self._after.items() if key[0] == HOST}
-        changes = (0 if lasting else abs(size - self._before.get(key, 0)) for key, size in host.items())
-        if all(change + freed < MOST_UNSEEN_GROWTH for change in changes):
-            self._standing_host = host
+        self._standing = {key: size for key, size in self._after.items() if key[0] != HOST}
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:  # noqa: ARG002
         """Stop counting growth for the test."""
@@ -209,7 +195,6 @@ class CounterWatch:
         its last reading may return that one. Without it each counter is read.
         """
         self._after = self.read(least)
-        self._after_fresh = least is None or all(probe.fresh for probe in self._host)
         growth = self._added(self._before, self._after)
         for key in self._unknown:
             growth.pop(key, None)
@@ -219,13 +204,13 @@ class CounterWatch:
         modules = tuple(name for name in list(sys.modules)[self._modules :] if type(name) is str)
         imported = len(modules) * MODULE_BYTES
         if len(self._after) <= len(self._host):
-            return Growth(growth, frozenset(), imported, 0, self._shared, modules)
+            return Growth(growth, imported=imported, modules=modules, collected=self._collected)
         first_used: frozenset[str] = frozenset()
         if self._after.keys() != self._before.keys():
             devices = {device for device, _ in self._before}
             first_used = frozenset(device for device, _ in self._after) - devices - self._met - {HOST}
         if not self._use_told:
-            return Growth(growth, first_used, imported, shared=self._shared, modules=modules)
+            return Growth(growth, first_used, imported, modules=modules, collected=self._collected)
         reserved = {device: size for (device, metric), size in self._after.items() if metric == "reserved"}
         in_use = {device: size for (device, metric), size in growth.items() if metric == UNACCOUNTED}
         if in_use:
@@ -235,7 +220,19 @@ class CounterWatch:
                 self._outside = OutsideTorch(self._processes)
             for device, size in self._outside.growth(in_use, reserved, first_used).items():
                 growth[device, OUTSIDE] = size
-        return Growth(growth, first_used, imported, shared=self._shared, modules=modules)
+        return Growth(growth, first_used, imported, modules=modules, collected=self._collected)
+
+    def note_collection(self, phase: str) -> None:
+        """Note what a collection of the whole heap frees of the host, at its ``start`` and ``stop``."""
+        probes = [probe for probe in self._host if probe.counts_heap]
+        with suppress(Exception):  # the probe is dropped at its next reading
+            sizes = [probe.read() for probe in probes]
+            if phase == "start":
+                self._collecting = sizes
+                return
+            for probe, before, after in zip(probes, self._collecting, sizes, strict=True):
+                key = HOST, probe.name
+                self._collected[key] = self._collected.get(key, 0) + max(before - after, 0)
 
     def _added(self, before: Mapping[Key, int], after: Mapping[Key, int]) -> dict[Key, int]:
         """Return what was added between two readings. What only one of them has is `_unknown`, and not compared.
@@ -295,11 +292,24 @@ class CounterWatch:
         self._recording = []
         return found
 
-    def read(self, least: Callable[[], int] | None = None, host: Mapping[Key, int] = NOTHING) -> dict[Key, int]:
-        """Read every counter, except readings in `host` that are still valid. Never raises. For `least` see `end`."""
+    def read(self, least: Callable[[], int] | None = None, devices: Mapping[Key, int] | None = None) -> dict[Key, int]:
+        """Read every counter, but for those of `devices` where they are given. Never raises. For `least` see `end`."""
+        found = self._read_devices() if devices is None else dict(devices)
+        for one in tuple(self._host):
+            key = HOST, one.name
+            try:
+                found[key] = one.read() if least is None else one.read_briefly(least)
+            except Exception as error:  # noqa: BLE001 - a counter that fails costs the run this counter only
+                self._drop(one, f"failed: {type(error).__name__}: {error}")
+            else:
+                if one.counts_heap:
+                    found[key] -= self._in_heap  # it is judged as a device's
+        return found
+
+    def _read_devices(self) -> dict[Key, int]:
         found: dict[Key, int] = {}
         first: dict[str, tuple[DeviceProbe, DeviceReading]] = {}
-        in_heap = 0
+        self._in_heap = 0
         for probe in tuple(self._devices):
             if probe.needs not in sys.modules:
                 continue
@@ -317,7 +327,7 @@ class CounterWatch:
                     self.tell(f"{device} of {probe.name} not watched: another framework counts its memory too")
                     continue
                 if probe.in_heap:
-                    in_heap += reading.allocated if reading.reserved is None else reading.reserved
+                    self._in_heap += reading.allocated if reading.reserved is None else reading.reserved
             for device, why in probe.absent.items():
                 self.tell(f"{device} not watched: {why}")
         for device, (probe, reading) in first.items():
@@ -328,15 +338,6 @@ class CounterWatch:
                 found[device, "reserved"] = reading.reserved
                 if probe.tells_use:
                     self._read_use(probe, device, reading.reserved, found)
-        for one in tuple(self._host):
-            key = HOST, one.name
-            try:
-                found[key] = host[key] if key in host else one.read() if least is None else one.read_briefly(least)
-            except Exception as error:  # noqa: BLE001 - as above
-                self._drop(one, f"failed: {type(error).__name__}: {error}")
-            else:
-                if in_heap and key not in host and one.counts_heap:
-                    found[key] -= in_heap  # it is judged as a device's
         return found
 
     def _read_use(self, probe: DeviceProbe, device: str, reserved: int, found: dict[Key, int]) -> None:

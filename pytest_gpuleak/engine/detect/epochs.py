@@ -35,6 +35,7 @@ from pytest_gpuleak.heap.collector import (
 from pytest_gpuleak.heap.collector_rules import INTERPRETERS_OWN
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from pytest_gpuleak.adapters.protocol import ArrayFramework, StorageHandle
@@ -89,6 +90,10 @@ class EpochDetector:
             self.user_frozen = get_freeze_count() > INTERPRETERS_OWN
             self._view.install()
             self._started = True
+
+    def watch_collections(self, function: Callable[[str], None]) -> None:
+        """Call a function before and after each collection of the whole heap, with ``start`` and ``stop``."""
+        self._view.on_full_collection = function
 
     def stop(self) -> None:
         """Thaw what was frozen here and restore the collector's functions."""
