@@ -61,7 +61,7 @@ class RunTracker:
         self._safeguards = safeguards
         self._nested = epoch is None and installed()
         self._epoch = epoch if epoch is not None else EpochDetector(frameworks.arrays)
-        self.detector: Detector = _scan(frameworks.arrays) if self._nested else self._epoch
+        self.detector: Detector = self._scan() if self._nested else self._epoch
         self._epoch.watch_collections(self.counters.note_collection)
         self.ownership = FixtureOwnership(self.detector, frameworks.arrays)
         self.processes = Children()
@@ -122,8 +122,15 @@ class RunTracker:
             self.detector = self._epoch
         elif self.detector is self._epoch:
             self._epoch.stop()
-            self.detector = _scan(self.frameworks.arrays)
+            self.detector = self._scan()
         self.ownership.detector = self.detector
+
+    def _scan(self) -> Detector:
+        from pytest_gpuleak.engine.detect.heap_scan import ScanDetector  # most runs have epochs
+
+        scan = ScanDetector(self.frameworks.arrays)
+        scan.watch_collections(self.counters.note_collection)
+        return scan
 
     def begin_run(self, *, same_epoch: bool = False) -> None:
         """Begin a run: what is alive now is not its own.
@@ -299,9 +306,3 @@ class RunTracker:
 def _without_modules(objects: list[object]) -> list[object]:
     """Leave out modules: reading one that is imported lazily would import it."""
     return [value for value in objects if type(value) is not ModuleType]
-
-
-def _scan(arrays: list[ArrayFramework]) -> Detector:
-    from pytest_gpuleak.engine.detect.heap_scan import ScanDetector  # most runs have epochs
-
-    return ScanDetector(arrays)

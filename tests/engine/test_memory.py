@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import types
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import pytest
 
 from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading, HostGrowth, HostProbe
 from pytest_gpuleak.engine.detect.counters import CounterWatch
+from pytest_gpuleak.engine.detect.heap_scan import ScanDetector
 from pytest_gpuleak.engine.limits import MODULE_BYTES
 from pytest_gpuleak.model.memory_usage import describe_usage
 from pytest_gpuleak.model.outcomes import FixturePlace
@@ -396,6 +398,40 @@ def test_the_devices_are_asked_once_a_test_and_the_host_anew() -> None:
     devices.readings = {"cuda:0": DeviceReading(512, 512, 4096)}
     watch.begin()  # once
     assert watch.end().of("cuda:0") == 0
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_what_collections_free_within_a_run_may_be_earlier_tests(*, counted: bool) -> None:
+    heap = Heap()
+    heap.counts_heap = counted  # the others are not asked within a collection: pympler walks over the heap
+    watch = CounterWatch((), [heap])
+    watch.begin()
+    heap.size = 100
+    for freed in (30, -4, 12):
+        watch.note_collection("start")
+        heap.size -= freed
+        watch.note_collection("stop")
+    growth = watch.end()
+    assert growth.bytes == {(HOST, "heap"): 62}
+    assert growth.at_most().bytes == {(HOST, "heap"): 104 if counted else 62}
+    watch.begin()
+    assert watch.end().at_most().bytes == {(HOST, "heap"): 0}
+
+
+def test_a_scan_tells_of_collections_within_a_test_alone() -> None:
+    phases: list[str] = []
+    before = len(gc.callbacks)
+    scan = ScanDetector([])
+    scan.watch_collections(phases.append)
+    gc.collect(0)
+    scan.open()
+    scan.open()
+    gc.collect(0)
+    scan.close()
+    gc.collect(0)
+    scan.stop()
+    assert phases == ["start", "stop"]
+    assert len(gc.callbacks) == before
 
 
 def test_what_a_fixture_adds_is_read_anew() -> None:

@@ -51,7 +51,8 @@ class CounterEvidence:
         self._first_is_unsettled = False
         self._is_exact = False
         """Whether the run began when all garbage had gone."""
-        self._certain = False
+        self._is_bound = False
+        """Whether the run's growth is read as a bound, since another run decides."""
         self._collections = 0
         self._recording = False
         self.watched_growth: int | None = None
@@ -68,7 +69,7 @@ class CounterEvidence:
 
     def add_run(self, investigation: Runs, growth: Growth) -> bool:
         """Settle a run's counters and note them; return whether arrays, also unread, leave growth unexplained."""
-        self._certain = self._is_exact or not self._policy.confirm or bool(self._subject.why_not_again())
+        self._is_bound = not self._is_exact and self._policy.confirm > 0
         growth = self._settled(investigation, growth)
         if not self._runs:
             growth = self._without_library_states(investigation, growth)
@@ -162,7 +163,7 @@ class CounterEvidence:
 
     def _settled(self, investigation: Runs, growth: Growth) -> Growth:
         """Settle, and return the growth that remains. Never more than at first: later growth is the plugin's own."""
-        growth = growth if self._certain else growth.at_most()
+        growth = growth.at_most() if self._is_bound else growth
         # Unread arrays are searched for on the whole heap, so rule out first what a young collection frees.
         # The devices first: clearing a workspace takes microseconds, a full collection a tenth of a second.
         if self._may_go(investigation, growth):
@@ -175,8 +176,9 @@ class CounterEvidence:
             self._reveal(investigation, growth)
         if not self._unexplained(investigation, growth):
             return growth
+        self._is_bound = self._is_bound and not self._subject.why_not_again()
         if not self._runs:
-            self._first_is_unsettled = not self._certain and self._is_of_host(investigation, growth)
+            self._first_is_unsettled = self._is_bound and self._is_of_host(investigation, growth)
             if self._first_is_unsettled:
                 return growth
         for step in self._full_steps(investigation):
@@ -188,7 +190,7 @@ class CounterEvidence:
 
     def _read(self) -> Growth:
         growth = self._tracker.counters.end()
-        return growth if self._certain else growth.at_most()
+        return growth.at_most() if self._is_bound else growth
 
     def _full_steps(self, investigation: Runs) -> tuple[SettleStep, ...]:
         collections = () if investigation.collected else (full_collection(self._knowledge.safeguards),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
 
@@ -19,6 +20,9 @@ class Detector(Protocol):
     @property
     def sees_only_young(self) -> bool:
         """Tell whether `heap.collector` sees exactly what was born since `open` or `take_and_age`."""
+
+    def watch_collections(self, function: Callable[[str], None]) -> None:
+        """Call a function with ``start`` and ``stop`` around collections that may free what is older than the epoch."""
 
     def start(self) -> None:
         """Begin to watch the process."""

@@ -34,21 +34,29 @@ class ScanDetector:
         self._frameworks = frameworks
         self._objects = objects
         self._old: set[tuple[int, int]] = set()
+        self._callback: Callable[[str, object], None] | None = None
 
     @property
     def sees_only_young(self) -> bool:
         """Return whether young objects alone are visible; see `Detector.sees_only_young`."""
         return False
 
+    def watch_collections(self, function: Callable[[str], None]) -> None:
+        """Call a function before and after each collection in a test: a young one, too, sees garbage of earlier tests."""
+        self._callback = lambda phase, _info: function(phase)
+
     def start(self) -> None:
         """Do nothing: no function is replaced."""
 
     def stop(self) -> None:
         """Forget the arrays seen."""
-        self._old.clear()
+        self.close()
 
     def open(self) -> None:
         """Note every array alive."""
+        callbacks = getattr(gc, "callbacks", None)  # PyPy has none
+        if self._callback is not None and callbacks is not None and self._callback not in callbacks:
+            callbacks.append(self._callback)
         self._old = {array_key(array, self._frameworks) for array in self._all()}
 
     def continue_epoch(self) -> bool:
@@ -80,6 +88,9 @@ class ScanDetector:
     def close(self) -> None:
         """Forget the arrays seen; the collector was not changed."""
         self._old.clear()
+        callbacks = getattr(gc, "callbacks", None)
+        if callbacks is not None and self._callback in callbacks:
+            callbacks.remove(self._callback)
 
     def whole_heap(self) -> AbstractContextManager[None]:
         """Thaw what user code has frozen, or the epoch of another detector, if there is one."""
