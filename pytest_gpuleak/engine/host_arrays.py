@@ -217,7 +217,7 @@ class HostArrays:
         """Choose among all arrays those that explain the first run's growth, and find out who holds them."""
         assert self._growth is not None
         known = self._tracker.known_arrays() | self._knowledge.known_arrays
-        residue = Residue(self._grown[0], compiled, known, self._born)
+        residue = Residue(self._grown[0], compiled, known, self._born, self._growth.shared)
         sizes = self._sizes()
         self._walked = sizes or self._walked
         if sizes is None or residue.new_bytes(sizes) < least:

@@ -12,11 +12,17 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.readings import Growth
 
 
-def may_have_grown(growth: Growth, policy: Policy, least_host: int) -> bool:
-    """Tell whether any counter may have grown beyond its limit, the host's by `least_host` bytes beside imports."""
+def is_worth_a_check(growth: Growth, policy: Policy, tracker: RunTracker) -> bool:
+    """Tell whether to check a test for its growth alone, as far as what was collected in it may have hidden growth.
+
+    Growth of the host below its limit matters only as arrays that no look at the young objects finds: from `array_bytes`
+    up where the run has left more of them than there were, and from `retained_bytes` up where it has made gradients.
+    """
+    growth = growth.at_most()
     for (device, metric), size in growth.bytes.items():
         if device == HOST:
-            if size >= max(least_host, 1) + growth.imported:
+            grown = size - growth.imported
+            if grown >= 1 and grown >= tracker.least_host_growth(policy._replace(confirm=1)):
                 return True
         elif metric == "reserved":
             if policy.reserved_bytes is not None and size >= max(policy.reserved_bytes, 1):
@@ -27,12 +33,3 @@ def may_have_grown(growth: Growth, policy: Policy, least_host: int) -> bool:
         elif metric in ("allocated", "requested") and size >= 1:
             return True
     return False
-
-
-def is_worth_a_check(growth: Growth, policy: Policy, tracker: RunTracker) -> bool:
-    """Tell whether to check a test for its growth alone.
-
-    Growth of the host below its limit matters only as arrays that no look at the young objects finds: from `array_bytes`
-    up where the run has left more of them than there were, and from `retained_bytes` up where it has made gradients.
-    """
-    return may_have_grown(growth.at_most(), policy, tracker.least_host_growth(policy._replace(confirm=1)))

@@ -51,25 +51,26 @@ def _make_garbage() -> weakref.ref[_Ring]:
     return weakref.ref(ring)
 
 
-def collect_recent() -> None:
-    """Run a young collection, as ``gc.collect(1)`` does where there are generations.
+def collect_recent() -> bool:
+    """Run a young collection, as ``gc.collect(1)`` does where there are generations; return whether it found garbage.
 
     In CPython 3.14.0 to 3.14.4 that does one increment, which may free nothing (Python/gc.c, gc_collect_increment).
     """
     garbage = _make_garbage()
-    collect(1)
+    found = collect(1)
     if garbage() is not None:
-        collect(0)
+        found += collect(0)
+    return found > 1  # beside our own
 
 
-def collect_unseen() -> None:
-    """Run a young collection that `gc.callbacks` are not told of: none runs at that moment without the plugin."""
+def collect_unseen() -> bool:
+    """Run `collect_recent` untold to `gc.callbacks`: no collection runs at that moment without the plugin."""
     callbacks = gc.callbacks
     told = callbacks[:]
     try:
         # By a statement: after a call, a signal handler's exception could arrive.
         del callbacks[:]
-        collect_recent()
+        return collect_recent()
     finally:
         callbacks[:0] = told  # in front of what another thread has added
 

@@ -61,6 +61,9 @@ class CounterWatch:
         self._to_go: dict[Key, int] = {}
         self._others_filled = False
         self._standing: dict[Key, int] | None = None
+        self._standing_host: dict[Key, int] | None = None
+        self._after_fresh = True
+        self._shared = False
         self._in_heap = 0
         self._collecting: list[int] = []
         self._collected: dict[Key, int] = {}
@@ -105,8 +108,11 @@ class CounterWatch:
         self._to_go.clear()
         self._others_filled = False
         self._collected = {}
-        self._before = self.read(devices=self._standing)
-        self._standing = None
+        self._shared = self._standing_host is not None and not self._after_fresh
+        devices = self._read_devices() if self._standing is None else self._standing
+        host = self._read_host() if self._standing_host is None else self._standing_host
+        self._before = {**devices, **host}
+        self._standing = self._standing_host = None
         self._modules = len(sys.modules)
         if len(self._before) > len(self._host):
             self._met.update(device for device, _ in self._before)
@@ -114,13 +120,16 @@ class CounterWatch:
             self._outside.begin()
 
     def carry_over(self) -> None:
-        """Reuse the devices' readings of `end` as the next test's "before": each is asked once a test.
+        """Reuse the readings of `end` as the next test's "before": each counter is asked once a test.
 
-        Call it after a clean test: memory that a failed test's traceback frees would be credited to the next test. The host
-        is always read again: its counter has seen garbage of the last test that has gone since, by which this test's growth
-        would be made smaller.
+        Call it after a clean test: memory that a failed test's traceback frees would be credited to the next test.
         """
+        self._standing_host = {key: size for key, size in self._after.items() if key[0] == HOST}
         self._standing = {key: size for key, size in self._after.items() if key[0] != HOST}
+
+    def read_host_anew(self) -> None:
+        """Read the host for the next test: garbage has gone since, and the test's growth would seem smaller by as much."""
+        self._standing_host = None
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:  # noqa: ARG002
         """Stop counting growth for the test."""
@@ -195,22 +204,24 @@ class CounterWatch:
         its last reading may return that one. Without it each counter is read.
         """
         self._after = self.read(least)
+        self._after_fresh = least is None or all(probe.fresh for probe in self._host)
         growth = self._added(self._before, self._after)
         for key in self._unknown:
             growth.pop(key, None)
         for key, size in self._others.items():
             if key in growth:
                 growth[key] -= size
-        modules = tuple(name for name in list(sys.modules)[self._modules :] if type(name) is str)
+        added = list(sys.modules)[self._modules :] if len(sys.modules) > self._modules else []
+        modules = tuple(name for name in added if type(name) is str)
         imported = len(modules) * MODULE_BYTES
         if len(self._after) <= len(self._host):
-            return Growth(growth, imported=imported, modules=modules, collected=self._collected)
+            return Growth(growth, imported=imported, modules=modules, collected=self._collected, shared=self._shared)
         first_used: frozenset[str] = frozenset()
         if self._after.keys() != self._before.keys():
             devices = {device for device, _ in self._before}
             first_used = frozenset(device for device, _ in self._after) - devices - self._met - {HOST}
         if not self._use_told:
-            return Growth(growth, first_used, imported, modules=modules, collected=self._collected)
+            return Growth(growth, first_used, imported, modules=modules, collected=self._collected, shared=self._shared)
         reserved = {device: size for (device, metric), size in self._after.items() if metric == "reserved"}
         in_use = {device: size for (device, metric), size in growth.items() if metric == UNACCOUNTED}
         if in_use:
@@ -220,7 +231,7 @@ class CounterWatch:
                 self._outside = OutsideTorch(self._processes)
             for device, size in self._outside.growth(in_use, reserved, first_used).items():
                 growth[device, OUTSIDE] = size
-        return Growth(growth, first_used, imported, modules=modules, collected=self._collected)
+        return Growth(growth, first_used, imported, modules=modules, collected=self._collected, shared=self._shared)
 
     def note_collection(self, phase: str) -> None:
         """Note what a collection of the whole heap frees of the host, at its ``start`` and ``stop``."""
@@ -292,9 +303,12 @@ class CounterWatch:
         self._recording = []
         return found
 
-    def read(self, least: Callable[[], int] | None = None, devices: Mapping[Key, int] | None = None) -> dict[Key, int]:
-        """Read every counter, but for those of `devices` where they are given. Never raises. For `least` see `end`."""
-        found = self._read_devices() if devices is None else dict(devices)
+    def read(self, least: Callable[[], int] | None = None) -> dict[Key, int]:
+        """Read every counter. Never raises. For `least` see `end`."""
+        return {**self._read_devices(), **self._read_host(least)}
+
+    def _read_host(self, least: Callable[[], int] | None = None) -> dict[Key, int]:
+        found: dict[Key, int] = {}
         for one in tuple(self._host):
             key = HOST, one.name
             try:

@@ -204,13 +204,12 @@ class EpochDetector:
         self._collected_in_epoch = False
         return True
 
-    def close(self) -> None:
+    def close(self) -> bool:
         """Collect the epoch's garbage if the collector is on: `gc.freeze()` resets its counters."""
         self._open = False
         if self.scanning:
-            self._scan.close()
-        elif gc.isenabled():
-            collect_unseen()
+            return self._scan.close()
+        return gc.isenabled() and collect_unseen()
 
     def keep_frozen(self) -> None:
         """Hide what is alive from every collection until the process ends: walking it might crash."""
