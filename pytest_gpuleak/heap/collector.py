@@ -52,7 +52,7 @@ if TYPE_CHECKING:
             """Record that the full collection froze everything: the freeze point has moved."""
 
 
-__all__ = ["GcView", "PausedCollector", "collect", "collect_recent", "collect_unseen", "collect_young", "current_view", "delivered_again", "epochs_supported", "freeze", "full_collections", "get_freeze_count", "get_objects",
+__all__ = ["GcView", "PausedCollector", "collect", "collect_recent", "collect_unseen", "collect_whole", "collect_young", "current_view", "delivered_again", "epochs_supported", "freeze", "full_collections", "get_freeze_count", "get_objects",
            "get_referrers", "installed", "instances_of", "unfreeze", "whole_heap", "why_no_epochs"]  # fmt: skip
 
 
@@ -128,6 +128,13 @@ def collect_young() -> int:
     Not for every test: it lowers CPython's ``long_lived_total``, so the next full collection comes sooner.
     """
     return _installed[0].collect_young() if _installed else 0
+
+
+def collect_whole() -> None:
+    """Run a full collection, also of what user code has frozen, or a look at the whole heap since: it would seem to stay."""
+    frozen = _installed[0].frozen_by_user if _installed else get_freeze_count() > INTERPRETERS_OWN
+    with whole_heap() if frozen else nullcontext():
+        collect()
 
 
 def full_collections() -> int:
@@ -246,6 +253,11 @@ class GcView:
     def sees_only_young(self) -> bool:
         """Tell whether the functions of this module show what was born since the freeze point, and no more."""
         return self._frozen and not (self._thawed or self._collecting or self._listener.user_frozen)
+
+    @property
+    def frozen_by_user(self) -> bool:
+        """Tell whether user code has frozen the heap, so that there is no epoch."""
+        return self._listener.user_frozen
 
     @property
     def border_lost(self) -> bool:

@@ -277,4 +277,21 @@ def test_collects_garbage():
 """,
         ordered=True,
     ),
+    _suite(
+        "a slot is replaced through a cycle, on a heap that a test has frozen",
+        """
+SLOT, KEPT = Node(), []
+
+def test_freezes():
+    gc.freeze()
+
+@pytest.mark.parametrize("i", range(2))
+def test_replaces(i):
+    SLOT.last = cycle(torch.ones(100))
+
+def test_leaks():
+    KEPT.append(cycle(torch.ones(100)))
+""",
+        ordered=True,
+    ),
 )

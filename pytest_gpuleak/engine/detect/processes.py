@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuleak.adapters.processes.watch import ProcessWatch
 from pytest_gpuleak.engine.limits import ENDING_WAITS
-from pytest_gpuleak.heap.collector import collect
+from pytest_gpuleak.heap.collector import collect, collect_whole
 
 if TYPE_CHECKING:
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
@@ -69,5 +69,5 @@ class Children:
         collect(1)
         if self._watch.wait(ENDING_WAITS):
             return []
-        collect(2)
+        collect_whole()
         return self._watch.left()

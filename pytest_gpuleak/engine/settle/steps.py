@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.engine.limits import ALL_WAITS_S, FIRST_WAIT_S, KNOWN_THREADS_WAIT_S, LONGEST_WAIT_S, MOST_ROUNDS
 from pytest_gpuleak.engine.stages import CheckTimeoutError
-from pytest_gpuleak.heap.collector import collect, collect_recent, collect_young, current_view, get_objects
+from pytest_gpuleak.heap.collector import collect_recent, collect_whole, collect_young, current_view, get_objects
 from pytest_gpuleak.heap.threads import others_work, running_threads, turns_of_others
 from pytest_gpuleak.heap.weak_references import weak_reference
 
@@ -38,7 +38,7 @@ class Collection:
         if self.generation < 2:
             collect_recent()
         else:
-            collect(self.generation)
+            collect_whole()
         yield
 
 
@@ -72,7 +72,7 @@ class Call:
         """Call it, then collect: what the call released may be in a cycle, which is not reported against the test."""
         self.function()
         yield
-        collect(2)
+        collect_whole()
         yield
 
 
