@@ -111,11 +111,6 @@ class HostProbe(Protocol):
     floor: int
     counts_heap: bool = False
 
-    @property
-    def fresh(self) -> bool:
-        """Whether the last reading was taken when it was asked for: `read_briefly` may return an older one."""
-        return True
-
     def start(self) -> None:
         """Begin to watch the process. Raises ProbeUnavailable where nothing can be read."""
 

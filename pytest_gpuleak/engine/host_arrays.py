@@ -26,6 +26,7 @@ from pytest_gpuleak.heap.collector import PausedCollector, collect
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from pytest_gpuleak.adapters.protocol import StorageHandle
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.stages import Guard, Stage
@@ -60,6 +61,7 @@ class HostArrays:
         self._before: dict[int, int] | None = None  # all sizes when the recorded run began
         self._recorded = False
         self._walked: dict[int, int] | None = None  # all sizes at the last walk
+        self._large: dict[int, StorageHandle] = {}
         self._cut = False
         self._lines = TracedLines(knowledge.is_user_file)
         self._origins: dict[int, Origin] = {}
@@ -164,7 +166,7 @@ class HostArrays:
                 with self._guard(EXPLAIN):
                     self._find_residue(compiled, least, confirmed=confirmed)
         if self._walked is not None:
-            self._knowledge.known_arrays = self._walked
+            self._knowledge.known_arrays, self._knowledge.large_arrays = self._walked, self._large
 
     def _may_be_residue(self, *, confirmed: bool) -> bool:
         """Tell whether only the first run may have left arrays; a recorded run may have replaced what it left."""
@@ -195,7 +197,8 @@ class HostArrays:
             if collected:
                 collect(2)
             with PausedCollector():
-                sizes = self._arrays().sizes()
+                heap = self._arrays()
+                sizes, self._large = heap.sizes(), heap.large
         self._cut = sizes is None
         return sizes
 
@@ -206,7 +209,7 @@ class HostArrays:
             with PausedCollector():
                 heap = self._arrays()
                 arrays, self._walked = heap.find(lambda key, size: before.get(key) != size)
-                self._cut = self._walked is None
+                self._cut, self._large = self._walked is None, heap.large
                 if self._walked is not None:
                     gone = Counter(size for key, size in before.items() if self._walked.get(key) != size)
                     self._runs = UntrackedRuns(gone=gone, grows=True)
@@ -216,8 +219,11 @@ class HostArrays:
     def _find_residue(self, compiled: int, least: int, *, confirmed: bool) -> None:
         """Choose among all arrays those that explain the first run's growth, and find out who holds them."""
         assert self._growth is not None
-        known = self._tracker.known_arrays() | self._knowledge.known_arrays
-        residue = Residue(self._grown[0], compiled, known, self._born, self._growth.shared)
+        large = self._knowledge.large_arrays
+        at_walk = self._knowledge.known_arrays.items()
+        alive = {key: size for key, size in at_walk if key not in large or large[key].alive()}
+        known = self._tracker.known_arrays() | alive
+        residue = Residue(self._grown[0], compiled, known, self._born)
         sizes = self._sizes()
         self._walked = sizes or self._walked
         if sizes is None or residue.new_bytes(sizes) < least:
@@ -231,7 +237,7 @@ class HostArrays:
             residue = dataclasses.replace(residue, grown=residue.grown - max(freed, 0))
             heap = self._arrays()
             chosen, now = residue.choose(heap)
-            self._walked, self._cut = now or self._walked, now is None
+            self._walked, self._cut, self._large = now or self._walked, now is None, heap.large
             with PausedCollector():
                 self._runs = UntrackedRuns(
                     confirmed=confirmed, imported=self._growth.modules, sure=frozenset(self._born)

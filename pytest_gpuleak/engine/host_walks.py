@@ -35,14 +35,12 @@ class Residue:
         grown: bytes by which it grew the heap, of which programs have taken `compiled`.
         known: sizes of arrays that are older, by the key of their memory.
         born: keys of memory that certainly is the run's.
-        shared: whether runs before it may share in the growth: its own arrays alone are chosen then.
     """
 
     grown: int
     compiled: int
     known: Mapping[int, int]
     born: Collection[int]
-    shared: bool
 
     def choose(self, heap: HeapArrays) -> tuple[list[object], dict[int, int] | None]:
         """Return the arrays that explain the growth, and all sizes (see `HeapArrays.sizes`). The whole heap must be visible."""
@@ -50,14 +48,14 @@ class Residue:
         least = max(room // SMALL_SHARE, 1)
         with PausedCollector():
             arrays, now = heap.find(lambda key, size: least <= size <= room and self._is_new(key, size))
-            return arrays if self.shared else self._of_size(arrays, heap, room), now
+            return self._of_size(arrays, heap, room), now
 
     def new_bytes(self, sizes: Mapping[int, int]) -> int:
         """Return how many bytes the run may have left, of arrays of these `sizes`, garbage among them."""
         return sum(size for key, size in sizes.items() if self._is_new(key, size))
 
     def _is_new(self, key: int, size: int) -> bool:
-        return key in self.born or (self.known.get(key) != size and not self.shared)
+        return key in self.born or self.known.get(key) != size
 
     def _of_size(self, arrays: Sequence[object], heap: HeapArrays, room: int) -> list[object]:
         """Return the arrays that together explain the growth; none if they explain too little of it."""

@@ -153,8 +153,7 @@ class RunTracker:
 
     def end_test(self) -> None:
         """End the last run of a test: do what keeps the process's memory as it would be without the plugin."""
-        if self.detector.close():
-            self.counters.read_host_anew()
+        self.detector.close()
 
     def left_arrays(self) -> list[object]:
         """Return the arrays that the run has made and that are alive, as strong references."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_gpuleak.adapters.protocol import StorageHandle
     from pytest_gpuleak.engine.left_behind import LeftBehind
     from pytest_gpuleak.engine.older import OlderArrays
     from pytest_gpuleak.engine.run_tracker import RunTracker
@@ -62,6 +63,8 @@ class SessionKnowledge:
         """Devices and bytes of what libraries keep there for the whole process, as far as a test has made it."""
         self.known_arrays: dict[int, int] = {}
         """Bytes of the memory behind untracked arrays at the last walk for them, by its key."""
+        self.large_arrays: dict[int, StorageHandle] = {}
+        """Handles on the large ones of these."""
 
     @cached_property
     def roots(self) -> LastingRoots:

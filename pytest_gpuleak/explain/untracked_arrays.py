@@ -19,7 +19,7 @@ from pytest_gpuleak.heap.walk import HeapWalk
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from pytest_gpuleak.adapters.protocol import ReferenceFinder
+    from pytest_gpuleak.adapters.protocol import ReferenceFinder, StorageHandle
     from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.model.readings import ArrayReading
 
@@ -28,6 +28,9 @@ WALK_STEPS: Final = 50_000_000
 
 EXPLAIN_STEPS: Final = 30_000_000
 """Steps of the search for holders."""
+
+LEAST_HELD: Final = 64 * 1024
+"""Bytes of an array from which its memory is followed: malloc hands out the same address again for an array alike."""
 
 _CHUNK: Final = 2048
 
@@ -43,6 +46,8 @@ class HeapArrays:
     def __init__(self, others: Sequence[type]) -> None:
         self.reader = untracked_arrays()
         self._others = others
+        self.large: dict[int, StorageHandle] = {}
+        """Weak handles on the memory of the last walk that is large, by its key: later memory may have the same address."""
 
     def sizes(self) -> dict[int, int] | None:
         """Return the bytes of all memory behind arrays, by its key; None where the walk was cut."""
@@ -59,6 +64,9 @@ class HeapArrays:
             part = self.reader.sizes(arrays, self._others)
             chosen = [array for array, (key, size) in zip(arrays, part, strict=True) if size and wanted(key, size)]
             sizes.update(part)
+            held = [(array, key) for array, (key, size) in zip(arrays, part, strict=True) if size >= LEAST_HELD]
+            self.large.update((key, self.reader.hold(array)) for array, key in held)
+            held.clear()
             found.update(zip(map(id, chosen), chosen, strict=True))
             chosen.clear()
             arrays.clear()

@@ -51,26 +51,25 @@ def _make_garbage() -> weakref.ref[_Ring]:
     return weakref.ref(ring)
 
 
-def collect_recent() -> bool:
-    """Run a young collection, as ``gc.collect(1)`` does where there are generations; return whether it found garbage.
+def collect_recent() -> None:
+    """Run a young collection, as ``gc.collect(1)`` does where there are generations.
 
     In CPython 3.14.0 to 3.14.4 that does one increment, which may free nothing (Python/gc.c, gc_collect_increment).
     """
     garbage = _make_garbage()
-    found = collect(1)
+    collect(1)
     if garbage() is not None:
-        found += collect(0)
-    return found > 1  # beside our own
+        collect(0)
 
 
-def collect_unseen() -> bool:
-    """Run `collect_recent` untold to `gc.callbacks`: no collection runs at that moment without the plugin."""
+def collect_unseen() -> None:
+    """Run a young collection that `gc.callbacks` are not told of: none runs at that moment without the plugin."""
     callbacks = gc.callbacks
     told = callbacks[:]
     try:
         # By a statement: after a call, a signal handler's exception could arrive.
         del callbacks[:]
-        return collect_recent()
+        collect_recent()
     finally:
         callbacks[:0] = told  # in front of what another thread has added
 

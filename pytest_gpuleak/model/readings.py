@@ -89,7 +89,6 @@ class Growth(NamedTuple):
         modules: their names. What they keep in their globals is theirs.
         collected: bytes that collections of the whole heap have freed within the run, by the host's counter. They may have
             been garbage of earlier tests.
-        shared: whether the host's growth may be that of runs before this one, after which it was not read.
         compiled: host memory (bytes) of the programs that a re-run compiled. They are noted and fail nothing.
     """
 
@@ -99,7 +98,6 @@ class Growth(NamedTuple):
     compiled: int = 0
     modules: tuple[str, ...] = ()
     collected: Mapping[Key, int] = MappingProxyType({})
-    shared: bool = False
 
     def at_most(self) -> Growth:
         """Return the growth as it would be if all that was collected had been garbage of earlier tests."""

@@ -32,11 +32,6 @@ class HeapProbe(CounterProbe):
         self._reader = BoundedReader(heap_reader())
         self._read = self._reader.read
 
-    @property
-    def fresh(self) -> bool:
-        """Whether the last reading was not left out."""
-        return self._reader is None or self._reader.fresh
-
     def stop(self) -> None:
         """Stop reading and close the reader's file. Safe to call twice."""
         super().stop()

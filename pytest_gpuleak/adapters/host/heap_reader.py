@@ -61,12 +61,9 @@ class BoundedReader:
         self._pages = self._space.pages if pages is None else pages
         self._last = 0
         self._pages_then = 0
-        self.fresh = True
-        """Whether the last value was the count at that time."""
 
     def read(self) -> int:
         """Read the count."""
-        self.fresh = True
         self._last = self._heap.read()
         if self._heap.chunks > FEW_CHUNKS:
             self._pages_then = self._pages()
@@ -82,7 +79,6 @@ class BoundedReader:
         obtained = abs(self._pages() - self._pages_then) * PAGESIZE
         if self._heap.free + obtained >= least():
             return self.read()
-        self.fresh = False
         return self._last
 
     def close(self) -> None:

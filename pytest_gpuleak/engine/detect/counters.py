@@ -61,9 +61,6 @@ class CounterWatch:
         self._to_go: dict[Key, int] = {}
         self._others_filled = False
         self._standing: dict[Key, int] | None = None
-        self._standing_host: dict[Key, int] | None = None
-        self._after_fresh = True
-        self._shared = False
         self._in_heap = 0
         self._collecting: list[int] = []
         self._collected: dict[Key, int] = {}
@@ -108,11 +105,9 @@ class CounterWatch:
         self._to_go.clear()
         self._others_filled = False
         self._collected = {}
-        self._shared = self._standing_host is not None and not self._after_fresh
         devices = self._read_devices() if self._standing is None else self._standing
-        host = self._read_host() if self._standing_host is None else self._standing_host
-        self._before = {**devices, **host}
-        self._standing = self._standing_host = None
+        self._before = {**devices, **self._read_host()}
+        self._standing = None
         self._modules = len(sys.modules)
         if len(self._before) > len(self._host):
             self._met.update(device for device, _ in self._before)
@@ -120,16 +115,13 @@ class CounterWatch:
             self._outside.begin()
 
     def carry_over(self) -> None:
-        """Reuse the readings of `end` as the next test's "before": each counter is asked once a test.
+        """Reuse the devices' readings of `end` as the next test's "before": each is asked once a test.
 
-        Call it after a clean test: memory that a failed test's traceback frees would be credited to the next test.
+        Call it after a clean test: memory that a failed test's traceback frees would be credited to the next test. The host
+        is always read again: its counter has seen garbage of the last test that has gone since, by which this test's growth
+        would be made smaller, or was not read at all (`HostProbe.read_briefly`).
         """
-        self._standing_host = {key: size for key, size in self._after.items() if key[0] == HOST}
         self._standing = {key: size for key, size in self._after.items() if key[0] != HOST}
-
-    def read_host_anew(self) -> None:
-        """Read the host for the next test: garbage has gone since, and the test's growth would seem smaller by as much."""
-        self._standing_host = None
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:  # noqa: ARG002
         """Stop counting growth for the test."""
@@ -204,7 +196,6 @@ class CounterWatch:
         its last reading may return that one. Without it each counter is read.
         """
         self._after = self.read(least)
-        self._after_fresh = least is None or all(probe.fresh for probe in self._host)
         growth = self._added(self._before, self._after)
         for key in self._unknown:
             growth.pop(key, None)
@@ -215,13 +206,13 @@ class CounterWatch:
         modules = tuple(name for name in added if type(name) is str)
         imported = len(modules) * MODULE_BYTES
         if len(self._after) <= len(self._host):
-            return Growth(growth, imported=imported, modules=modules, collected=self._collected, shared=self._shared)
+            return Growth(growth, imported=imported, modules=modules, collected=self._collected)
         first_used: frozenset[str] = frozenset()
         if self._after.keys() != self._before.keys():
             devices = {device for device, _ in self._before}
             first_used = frozenset(device for device, _ in self._after) - devices - self._met - {HOST}
         if not self._use_told:
-            return Growth(growth, first_used, imported, modules=modules, collected=self._collected, shared=self._shared)
+            return Growth(growth, first_used, imported, modules=modules, collected=self._collected)
         reserved = {device: size for (device, metric), size in self._after.items() if metric == "reserved"}
         in_use = {device: size for (device, metric), size in growth.items() if metric == UNACCOUNTED}
         if in_use:
@@ -231,7 +222,7 @@ class CounterWatch:
                 self._outside = OutsideTorch(self._processes)
             for device, size in self._outside.growth(in_use, reserved, first_used).items():
                 growth[device, OUTSIDE] = size
-        return Growth(growth, first_used, imported, modules=modules, collected=self._collected, shared=self._shared)
+        return Growth(growth, first_used, imported, modules=modules, collected=self._collected)
 
     def note_collection(self, phase: str) -> None:
         """Note what a collection of the whole heap frees of the host, at its ``start`` and ``stop``."""

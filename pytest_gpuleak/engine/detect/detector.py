@@ -57,11 +57,8 @@ class Detector(Protocol):
     def find(self, identities: set[int]) -> list[object]:
         """Return the arrays alive anywhere on the heap whose id is in `identities`."""
 
-    def close(self) -> bool:
-        """End the test's epoch, and keep the process's memory as it would be without the plugin.
-
-        Return whether garbage has gone or may go before the next epoch.
-        """
+    def close(self) -> None:
+        """End the test's epoch, and keep the process's memory as it would be without the plugin."""
 
     def whole_heap(self) -> AbstractContextManager[None]:
         """Let `heap.collector.get_objects` and `heap.collector.get_referrers` see every object."""

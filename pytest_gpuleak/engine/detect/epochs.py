@@ -204,12 +204,13 @@ class EpochDetector:
         self._collected_in_epoch = False
         return True
 
-    def close(self) -> bool:
+    def close(self) -> None:
         """Collect the epoch's garbage if the collector is on: `gc.freeze()` resets its counters."""
         self._open = False
         if self.scanning:
-            return self._scan.close()
-        return gc.isenabled() and collect_unseen()
+            self._scan.close()
+        elif gc.isenabled():
+            collect_unseen()
 
     def keep_frozen(self) -> None:
         """Hide what is alive from every collection until the process ends: walking it might crash."""

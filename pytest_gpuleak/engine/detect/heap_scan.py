@@ -85,13 +85,12 @@ class ScanDetector:
         """Return arrays by id. Walks the heap."""
         return find_arrays(identities, self._objects(), array_types(self._frameworks))
 
-    def close(self) -> bool:
-        """Forget the arrays seen; the collector was not changed, and may run before the next test."""
+    def close(self) -> None:
+        """Forget the arrays seen; the collector was not changed."""
         self._old.clear()
         callbacks = getattr(gc, "callbacks", None)
         if callbacks is not None and self._callback in callbacks:
             callbacks.remove(self._callback)
-        return True
 
     def whole_heap(self) -> AbstractContextManager[None]:
         """Thaw what user code has frozen, or the epoch of another detector, if there is one."""
