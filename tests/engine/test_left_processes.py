@@ -1,4 +1,4 @@
-"""When the heap is collected for the sake of processes that still run as a test ends."""
+"""Processes that still run as a test ends, and those that end when their owner is collected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 
 from pytest_gpuleak.engine.detect import processes as left_processes
 from pytest_gpuleak.engine.detect.processes import Children
-from pytest_gpuleak.heap.own_collections import collect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,19 +36,6 @@ class Worker:
 
 
 @pytest.fixture
-def collected(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The generations that were collected."""
-    generations: list[int] = []
-
-    def counted(generation: int) -> int:
-        generations.append(generation)
-        return collect(generation)
-
-    monkeypatch.setattr(left_processes, "collect", counted)
-    return generations
-
-
-@pytest.fixture
 def children(monkeypatch: pytest.MonkeyPatch) -> Children:
     monkeypatch.setattr("pytest_gpuleak.adapters.processes.facts.MOST_WAITS", 15)  # a busy machine takes its time
     children = Children()
@@ -65,42 +51,34 @@ def worker() -> Iterator[Worker]:
     worker.process.wait()
 
 
-def test_what_ends_by_itself_costs_no_collection_of_the_whole_heap(
-    children: Children, collected: list[int], worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_ends_by_itself_is_not_left(children: Children, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(left_processes, "ENDING_WAITS", 15)
     assert children.suspects()
     worker.end()
     assert children.left() == []
-    assert 2 not in collected
 
 
-def test_what_a_young_cycle_owns_ends_without_one(
-    children: Children, collected: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_young_cycle_owns_is_not_left(children: Children, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(left_processes, "ENDING_WAITS", 15)
     process = Worker().process
     assert children.suspects()
     assert children.left() == []
-    assert 2 not in collected
     process.wait()
 
 
-def test_what_an_old_cycle_owns_ends_with_one(children: Children, collected: list[int]) -> None:
+def test_what_an_old_cycle_owns_is_not_left(children: Children) -> None:
     worker = Worker()
     process = worker.process
     gc.collect()
     del worker
     assert children.left() == []
-    assert collected[-1] == 2
     process.wait()
 
 
 def test_waits_in_vain_change_nothing_for_those_that_follow(
-    children: Children, collected: list[int], worker: Worker, monkeypatch: pytest.MonkeyPatch
+    children: Children, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(left_processes, "ENDING_WAITS", 1)
     monkeypatch.setattr("pytest_gpuleak.adapters.processes.facts.MOST_WAITS", 1)
     for _ in range(12):
         assert [process.pid for process in children.left()] == [worker.process.pid]
-    assert collected == [1, 2] * 12
