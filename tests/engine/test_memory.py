@@ -84,6 +84,17 @@ class Heap(HostProbe):
         return HostGrowth(self.size - self.recorded)
 
 
+def fixture_of_10_bytes() -> tuple[Heap, CounterWatch]:
+    """The counter, and the watch within the run that has set up fixture 1."""
+    heap = Heap()
+    watch = CounterWatch((), [heap])
+    watch.begin()
+    watch.setup_begins(0, PLACE, Policy())
+    heap.size = 10
+    watch.setup_ends(1, 0.0, failed=False)
+    return heap, watch
+
+
 def test_growth_is_what_the_test_itself_added() -> None:
     heap = Heap()
     watch = CounterWatch((), [heap])
@@ -185,12 +196,7 @@ def test_a_fixture_set_up_within_another_one_counts_once() -> None:
 
 
 def test_what_a_test_puts_into_a_fixture_that_it_sets_up_and_that_dies_with_it_is_not_left() -> None:
-    heap = Heap()
-    watch = CounterWatch((), [heap])
-    watch.begin()
-    watch.setup_begins(0, PLACE, Policy())
-    heap.size = 10
-    watch.setup_ends(1, 0.0, failed=False)
+    heap, watch = fixture_of_10_bytes()
     heap.size = 15  # the test adds to it
     watch.teardown_begins(0)
     heap.size = 0
@@ -200,12 +206,7 @@ def test_what_a_test_puts_into_a_fixture_that_it_sets_up_and_that_dies_with_it_i
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_what_earlier_tests_put_into_a_fixture_is_no_credit_of_the_test_that_it_dies_with(*, nested: bool) -> None:
-    heap = Heap()
-    watch = CounterWatch((), [heap])
-    watch.begin()
-    watch.setup_begins(0, PLACE, Policy())
-    heap.size = 10
-    watch.setup_ends(1, 0.0, failed=False)
+    heap, watch = fixture_of_10_bytes()
     heap.size = 25  # an earlier test adds to it
     watch.begin()
     heap.size = 32  # this one leaves 7 elsewhere
@@ -230,12 +231,7 @@ def test_what_a_fixture_s_teardown_adds_is_not_the_test_s() -> None:
 
 
 def test_a_fixture_that_does_not_let_go_is_not_the_last_test_s() -> None:
-    heap = Heap()
-    watch = CounterWatch((), [heap])
-    watch.begin()
-    watch.setup_begins(0, PLACE, Policy())
-    heap.size = 10
-    watch.setup_ends(1, 0.0, failed=False)
+    _, watch = fixture_of_10_bytes()
     watch.begin()
     watch.teardown_begins(0)
     watch.teardown_ends(1)

@@ -163,13 +163,13 @@ class CounterEvidence:
 
     def _settled(self, investigation: Runs, growth: Growth) -> Growth:
         """Settle, and return the growth that remains. Never more than at first: later growth is the plugin's own."""
-        growth = growth.at_most() if self._is_bound else growth
+        growth = self._bounded(growth)
         # Unread arrays are searched for on the whole heap, so rule out first what a young collection frees.
         # The devices first: clearing a workspace takes microseconds, a full collection a tenth of a second.
         if self._may_go(investigation, growth):
             for step in (*device_steps(self._knowledge.safeguards, self._tracker.frameworks), *CHEAP_STEPS):
                 for _ in paced(step.steps()):
-                    growth = growth.lowest(self._read())
+                    growth = growth.lowest(self._bounded(self._tracker.counters.end()))
                 if not self._may_go(investigation, growth):
                     break
             # Those of the run's own tensors, for which the heap need not be thawed: where they explain all, it stays so.
@@ -183,13 +183,12 @@ class CounterEvidence:
                 return growth
         for step in self._full_steps(investigation):
             for _ in paced(step.steps()):
-                growth = growth.lowest(self._read())
+                growth = growth.lowest(self._bounded(self._tracker.counters.end()))
                 if not self._unexplained(investigation, growth):
                     return growth
         return growth
 
-    def _read(self) -> Growth:
-        growth = self._tracker.counters.end()
+    def _bounded(self, growth: Growth) -> Growth:
         return growth.at_most() if self._is_bound else growth
 
     def _full_steps(self, investigation: Runs) -> tuple[SettleStep, ...]:

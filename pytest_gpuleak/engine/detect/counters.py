@@ -205,14 +205,17 @@ class CounterWatch:
         added = list(sys.modules)[self._modules :] if len(sys.modules) > self._modules else []
         modules = tuple(name for name in added if type(name) is str)
         imported = len(modules) * MODULE_BYTES
-        if len(self._after) <= len(self._host):
-            return Growth(growth, imported=imported, modules=modules, collected=self._collected)
         first_used: frozenset[str] = frozenset()
-        if self._after.keys() != self._before.keys():
-            devices = {device for device, _ in self._before}
-            first_used = frozenset(device for device, _ in self._after) - devices - self._met - {HOST}
-        if not self._use_told:
-            return Growth(growth, first_used, imported, modules=modules, collected=self._collected)
+        if len(self._after) > len(self._host):
+            if self._after.keys() != self._before.keys():
+                devices = {device for device, _ in self._before}
+                first_used = frozenset(device for device, _ in self._after) - devices - self._met - {HOST}
+            if self._use_told:
+                self._add_outside(growth, first_used)
+        return Growth(growth, first_used, imported, modules=modules, collected=self._collected)
+
+    def _add_outside(self, growth: dict[Key, int], first_used: frozenset[str]) -> None:
+        """Add to a run's growth what the process has more of on each device, beyond torch's allocator."""
         reserved = {device: size for (device, metric), size in self._after.items() if metric == "reserved"}
         in_use = {device: size for (device, metric), size in growth.items() if metric == UNACCOUNTED}
         if in_use:
@@ -222,7 +225,6 @@ class CounterWatch:
                 self._outside = OutsideTorch(self._processes)
             for device, size in self._outside.growth(in_use, reserved, first_used).items():
                 growth[device, OUTSIDE] = size
-        return Growth(growth, first_used, imported, modules=modules, collected=self._collected)
 
     def note_collection(self, phase: str) -> None:
         """Note what a collection of the whole heap frees of the host, at its ``start`` and ``stop``."""
