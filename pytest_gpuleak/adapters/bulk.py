@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
@@ -31,7 +30,7 @@ def read_arrays(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) 
     """Return the metadata of the arrays that own memory, by id. Raises LookupError for an object that is no array."""
     readings: dict[int, ArrayReading] = {}
     for framework, group in _groups(arrays, frameworks):
-        found = read_many(framework, group)
+        found = framework.read_many(group)
         readings.update((id(array), one) for array, one in zip(group, found, strict=True) if one is not None)
     return readings
 
@@ -63,7 +62,7 @@ def memory_of_arrays(
 ) -> Iterator[tuple[object, MemoryRange]]:
     """Yield the arrays of which it is known where their memory is, with that. Raises LookupError for no array."""
     for framework, group in _groups(arrays, frameworks):
-        for array, memory in zip(group, memory_many(framework, group), strict=True):
+        for array, memory in zip(group, framework.memory_many(group), strict=True):
             if memory is not None and memory.size:
                 yield array, memory
 
@@ -72,56 +71,25 @@ def hold_arrays(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) 
     """Return weak handles on the memory of arrays, by id. Raises LookupError for an object that is no array."""
     handles: dict[int, StorageHandle] = {}
     for framework, group in _groups(arrays, frameworks):
-        handles.update((id(array), one) for array, one in zip(group, hold_many(framework, group), strict=True))
+        handles.update((id(array), one) for array, one in zip(group, framework.hold_many(group), strict=True))
     return handles
-
-
-def read_many(framework: ArrayFramework, arrays: Sequence[object]) -> list[ArrayReading | None]:
-    """Return the metadata of each of a framework's arrays, in one call where the framework has `read_many`."""
-    many: Callable[[Sequence[object]], list[ArrayReading | None]] | None = getattr(framework, "read_many", None)
-    return [framework.read(array) for array in arrays] if many is None else many(arrays)
-
-
-def hold_many(framework: ArrayFramework, arrays: Sequence[object]) -> list[StorageHandle]:
-    """Return a weak handle on each of a framework's arrays, in one call where the framework has `hold_many`."""
-    many: Callable[[Sequence[object]], list[StorageHandle]] | None = getattr(framework, "hold_many", None)
-    return [framework.hold(array) for array in arrays] if many is None else many(arrays)
-
-
-def memory_many(framework: ArrayFramework, arrays: Sequence[object]) -> list[MemoryRange | None]:
-    """Return where the memory behind each of a framework's arrays is, in one call where it has `memory_many`."""
-    many: Callable[[Sequence[object]], list[MemoryRange | None]] | None = getattr(framework, "memory_many", None)
-    if many is not None:
-        return many(arrays)
-    find: Callable[[object], MemoryRange | None] | None = getattr(framework, "memory", None)
-    found: list[MemoryRange | None] = []
-    for array in arrays:
-        memory = None
-        with suppress(Exception):  # arrays whose memory is unknown are taken for arrays of their own
-            memory = None if find is None else find(array)
-        found.append(memory)
-    return found
 
 
 def lines_of_arrays(
     arrays: Iterable[object], frameworks: Sequence[ArrayFramework], is_user_file: Callable[[str], bool]
 ) -> dict[int, Origin]:
-    """Return the creating lines that arrays themselves know, by id; none from frameworks without `creation_lines`."""
+    """Return the creating lines that arrays themselves know, by id."""
     lines: dict[int, Origin] = {}
     for framework, group in _groups(arrays, frameworks):
-        lines_of = getattr(framework, "creation_lines", None)
-        if lines_of is not None:
-            lines.update(lines_of(group, is_user_file))
+        lines.update(framework.creation_lines(group, is_user_file))
     return lines
 
 
 def parts_of_arrays(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) -> set[int]:
-    """Return the ids of the arrays that other arrays have made of themselves, by the frameworks that have `parts`."""
+    """Return the ids of the arrays that other arrays have made of themselves."""
     found: set[int] = set()
     for framework, group in _groups(arrays, frameworks):
-        parts_of = getattr(framework, "parts", None)
-        if parts_of is not None:
-            found |= parts_of(group)
+        found |= framework.parts(group)
     return found
 
 
@@ -144,13 +112,7 @@ def keep_largest(readings: dict[int, ArrayReading], reading: ArrayReading) -> No
 
 def storages_of(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) -> set[int]:
     """Return the keys of the memory behind arrays. Raises LookupError for an object that is no array."""
-    return {key for framework, group in _groups(arrays, frameworks) for key in storage_many(framework, group)}
-
-
-def storage_many(framework: ArrayFramework, arrays: Sequence[object]) -> list[int]:
-    """Return the key of the memory behind each of a framework's arrays, in one call where it has `storage_many`."""
-    many: Callable[[Sequence[object]], list[int]] | None = getattr(framework, "storage_many", None)
-    return [framework.storage(array) for array in arrays] if many is None else many(arrays)
+    return {key for framework, group in _groups(arrays, frameworks) for key in framework.storage_many(group)}
 
 
 def _groups(

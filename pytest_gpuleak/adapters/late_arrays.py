@@ -6,6 +6,8 @@ import weakref
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Protocol
 
+from pytest_gpuleak.adapters.protocol import ArrayFramework
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
@@ -22,8 +24,8 @@ class _Reading(Protocol):
     def storage_users(self, array: object, /) -> int | None: ...
 
 
-class LateArrays:
-    """An `ArrayFramework` by the functions of `reading`, a module or an object, which a subclass imports."""
+class LateArrays(ArrayFramework):
+    """Arrays read by the functions of `reading`, a module or an object, which a subclass imports."""
 
     @property
     def reading(self) -> _Reading:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
@@ -44,11 +44,8 @@ class StorageHandle(Protocol):
 class ArrayFramework(Protocol):
     """The arrays of one framework. No method may import it, touch a device, or run code that a user's subclass defines.
 
-    Seven methods are optional. `read_many`, `hold_many`, `storage_many` and `memory_many` take a sequence of arrays and
-    return a list. `creation_lines(arrays, is_user_file)` returns the user's lines that the arrays themselves know, by id,
-    so that they are told without a re-run. `parts(arrays)` returns the ids of the arrays that living arrays have made of
-    themselves and keep in native code: they are not counted. It may walk the heap. `memory(array)` returns the
-    `MemoryRange` that an array shows, or None: by it arrays are recognised that share memory (NumPy, DLPack).
+    The first six methods are required. Derive from this class and the others need not be written; those of a conftest.py
+    that are not derived from it have none of them (`adapters.guarded`).
 
     Attributes:
         needs: the module without which no array can exist; readers of conftest.py files need none. Until it is imported,
@@ -76,6 +73,46 @@ class ArrayFramework(Protocol):
 
     def trace_origins(self, is_user_file: Callable[[str], bool]) -> AbstractContextManager[OriginLog]:
         """Note, within the context, the innermost user line that creates each storage."""
+
+    def storage_many(self, arrays: Sequence[object]) -> list[int]:
+        """Return the key of the memory behind each array."""
+        return [self.storage(array) for array in arrays]
+
+    def read_many(self, arrays: Sequence[object]) -> list[ArrayReading | None]:
+        """Return the metadata of each array."""
+        return [self.read(array) for array in arrays]
+
+    def hold_many(self, arrays: Sequence[object]) -> list[StorageHandle]:
+        """Return a weak handle on the memory behind each array."""
+        return [self.hold(array) for array in arrays]
+
+    def memory(self, array: object) -> MemoryRange | None:
+        """Return where the array's memory is, by which arrays that share some are recognised; None if unknown."""
+        del array
+        return None
+
+    def memory_many(self, arrays: Sequence[object]) -> list[MemoryRange | None]:
+        """Return for each array what `memory` returns."""
+        found: list[MemoryRange | None] = []
+        for array in arrays:
+            memory = None
+            with suppress(Exception):  # arrays whose memory is unknown are taken for arrays of their own
+                memory = self.memory(array)
+            found.append(memory)
+        return found
+
+    def creation_lines(self, arrays: Sequence[object], is_user_file: Callable[[str], bool]) -> Mapping[int, Origin]:
+        """Return the user's lines that the arrays themselves know, by id: they are told without a re-run."""
+        del arrays, is_user_file
+        return {}
+
+    def parts(self, arrays: Sequence[object]) -> set[int]:
+        """Return the ids of the arrays that others have made of themselves and keep in native code: they do not count.
+
+        It may walk the heap.
+        """
+        del arrays
+        return set()
 
 
 class UntrackedArrays(Protocol):
@@ -119,10 +156,7 @@ class SettleStep(Protocol):
 
 
 class NativeObjects(Protocol):
-    """The live objects of a framework's native code, for the length of one search.
-
-    `every_link(wanted, budget)` is optional: like `links`, but all references, also to what one was found for.
-    """
+    """The live objects of a framework's native code, for the length of one search."""
 
     def lists(self) -> Sequence[list[Any]]:
         """Return the lists created here that refer to live objects: the search ignores their references."""
@@ -139,6 +173,11 @@ class NativeObjects(Protocol):
         `unheld` has the ids of objects without a visible referrer, so that no path leads from them to a root; `known`
         the references known already, as ids of parent and child.
         """
+        raise NotImplementedError
+
+    def every_link(self, wanted: Mapping[int, object], budget: Budget) -> Iterable[Link]:
+        """Like `links`, but all references, also to what one was found for."""
+        return self.links(wanted, (), (), budget)
 
 
 class ReferenceFinder(Protocol):

@@ -26,11 +26,10 @@ from pytest_gpuleak.heap.safe_access import class_qualname, cut_name, instance_d
 from pytest_gpuleak.model.findings import Holder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from types import FrameType
 
     from pytest_gpuleak.adapters.protocol import ReferenceFinder
-    from pytest_gpuleak.heap.hidden_references import Link
     from pytest_gpuleak.model.evidence import Keeper
 
     HeldBy = Keeper | Literal["parameters"]
@@ -231,8 +230,7 @@ class _Above:
             natives = framework.take_census(budget)
             if natives is None:
                 continue
-            find: Callable[..., Iterable[Link]] | None = getattr(natives, "every_link", None)
-            for link in natives.links(owned, (), (), budget) if find is None else find(owned, budget):
+            for link in natives.every_link(owned, budget):
                 if id(link.parent) in self._graph.objects:
                     found[id(link.child)] += 1
                     self._graph.connect(id(link.parent), id(link.child))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.guarded import complete
+from pytest_gpuleak.adapters.answers import complete
+from pytest_gpuleak.adapters.guarded import METHODS
 from pytest_gpuleak.adapters.guarded_framework import ArraysAlone, is_whole, missing_members
 from pytest_gpuleak.engine.guarded_frameworks import code_of, guard_arrays, guard_framework
 from pytest_gpuleak.engine.stages import ARRAYS_HOOK, SETTLE_HOOK
@@ -82,7 +83,7 @@ def _guarded(given: Any, safeguards: Safeguards) -> Framework:
                 "which it has if it is derived from pytest_gpuleak.adapters.protocol.Framework"
             )
         return guard_framework(given, safeguards)
-    return ArraysAlone(guard_arrays(complete(given), safeguards))
+    return ArraysAlone(guard_arrays(complete(given, METHODS), safeguards))
 
 
 def _code_of(hook: Any) -> types.CodeType | None:

@@ -7,6 +7,7 @@ from typing import Any
 from pytest_gpuleak.adapters.arrays import ALWAYS
 from pytest_gpuleak.adapters.bulk import MOST_COMPARED, read_united
 from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
+from tests.support.standin import StandInArrays
 
 
 class Array:
@@ -17,15 +18,14 @@ class Array:
         self.whole = size if whole is None else whole
 
 
-class Arrays:
+class Arrays(StandInArrays):
     """Reads `Array`; `tells` whether it knows where the memory is."""
 
     name = "arrays"
     needs = ALWAYS
 
     def __init__(self, *, tells: bool = True) -> None:
-        if tells:
-            self.memory = self._memory
+        self._tells = tells
 
     def array_type(self) -> type:
         return Array
@@ -33,8 +33,8 @@ class Arrays:
     def read(self, array: Any) -> ArrayReading | None:
         return ArrayReading(id(array), (array.size,), "uint8", array.device, array.size, array.storage, array.whole)
 
-    def _memory(self, array: Any) -> MemoryRange | None:
-        return MemoryRange(array.start, array.size) if array.start else None
+    def memory(self, array: Any) -> MemoryRange | None:
+        return MemoryRange(array.start, array.size) if self._tells and array.start else None
 
 
 def storages(*arrays: Array, tells: bool = True) -> list[tuple[int, int]]:
@@ -72,7 +72,7 @@ def test_of_very_many_arrays_none_is_compared() -> None:
 
 def test_memory_of_an_array_that_cannot_tell_is_its_own() -> None:
     class Failing(Arrays):
-        def _memory(self, array: Any) -> MemoryRange | None:
+        def memory(self, array: Any) -> MemoryRange | None:
             raise RuntimeError("the device is lost")
 
     reader: Any = Failing()

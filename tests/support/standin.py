@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import ALWAYS
 from pytest_gpuleak.adapters.creation_lines import OriginTable
+from pytest_gpuleak.adapters.protocol import ArrayFramework
 from pytest_gpuleak.model.readings import ArrayReading
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Handle:
         return self._memory() is not None
 
 
-class StandInArrays:
+class StandInArrays(ArrayFramework):
     """The framework that `Buffer` belongs to."""
 
     name = "standin"

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.late_class import LateClass
-from pytest_gpuleak.adapters.protocol import Framework
+from pytest_gpuleak.adapters.protocol import ArrayFramework, Framework
 from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.readings import ArrayReading
 
 
-class MappedArrays:
+class MappedArrays(ArrayFramework):
     """Reads `numpy.memmap` whose memory is a file's. The descriptors' module is loaded with the first array."""
 
     name = "numpy.memmap"
