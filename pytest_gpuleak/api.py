@@ -216,7 +216,8 @@ def _tracker() -> Iterator[tuple[RunTracker, SessionKnowledge]]:
     tracker = RunTracker(own_frameworks(), safeguards, CounterWatch((), host_probes(("heap",))))
     tracker.start(Policy())
     try:
-        knowledge = SessionKnowledge(os.getcwd(), safeguards, in_tests=False)  # noqa: PTH109 - as text
+        knowledge = SessionKnowledge(os.getcwd(), safeguards)  # noqa: PTH109 - as text
+        knowledge.in_tests = False
         knowledge.programs = tracker.frameworks.programs_alive()
         yield tracker, knowledge
     finally:

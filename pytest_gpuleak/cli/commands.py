@@ -142,7 +142,7 @@ def diff(old: str, new: str, tolerance: float) -> None:
 @click.option("--strict", is_flag=True, help="Fail where the check itself, or a user's hook, failed.")
 @click.option("--only", metavar="FINGERPRINT", help="Judge this leak alone, by the first digits of its fingerprint.")
 @click.option("-v", "--verbose", "verbosity", count=True, help="Show what is known, noted and allowed too.")
-def gate(
+def gate(  # noqa: PLR0913 - click calls it with each option
     reports: Sequence[str], baseline: str | None, fail_stale: bool, strict: bool, only: str | None, verbosity: int
 ) -> None:
     """Judge one run, given as one or more REPORTs, and fail for leaks.

@@ -272,24 +272,28 @@ class Runs:
         )  # the run that is under way, or the last
         if left.run == 0:
             self.causes.add(cause)
-        exact = run in self._exact
-        if self._failed:
+        if left.run < 0:
+            self._note_death_of_older(left, cause, run)
+        elif self._failed:
             if left.run == 0 and cause != "count":
                 self._before[0] = self._before[0] - {left.index}
                 self._cycles += (left.held.reading,) if cause == "collection" else ()
-        elif left.run < 0:
-            if cause == "count" or (cause == "collection" and exact):
-                self._older_gone[run].append(left.held.reading)
-            elif cause == "collection":
-                self._older_collected.add(run)
         elif left.run == run:
             if run == 0 and cause == "collection":
                 self._cycles += (left.held.reading,)
-        elif cause == "collection" and not exact:
+        elif cause == "collection" and run not in self._exact:
             self._collected[run].add(left.index)
         elif cause == "settled":
             # It was about to go when the run before had ended.
             self._before[run - 1] = self._before[run - 1] - {left.index}
+
+    def _note_death_of_older(self, left: Left, cause: Cause, run: int) -> None:
+        if self._failed:
+            return
+        if cause == "count" or (cause == "collection" and run in self._exact):
+            self._older_gone[run].append(left.held.reading)
+        elif cause == "collection":
+            self._older_collected.add(run)
 
     def forget_shared_dead(self) -> None:
         """Look for arrays that use older storages, whose handles cannot tell: the storage lives on without the array."""

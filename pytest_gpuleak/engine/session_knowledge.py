@@ -33,7 +33,6 @@ class SessionKnowledge:
         worker: the xdist worker's id, or ``main``.
         snapshots: the folder for snapshots of the allocator, if any are written.
         notes_are_read: whether findings that fail nothing are shown or written, so that their holders are searched for.
-        in_tests: whether tests are checked; else hints do not speak of teardown, fixtures and markers.
     """
 
     def __init__(
@@ -44,14 +43,14 @@ class SessionKnowledge:
         snapshots: Path | None = None,
         *,
         notes_are_read: bool = True,
-        in_tests: bool = True,
     ) -> None:
         self._root = root
         self.safeguards = safeguards
         self.worker = worker
         self.snapshots = snapshots
         self.notes_are_read = notes_are_read
-        self.in_tests = in_tests
+        self.in_tests = True
+        """Whether tests are checked; else hints do not speak of teardown, fixtures and markers."""
         self.late: Later | None = None
         """Who takes findings whose holders are searched for later, with others; None: each is searched for at once."""
         self._older: OlderArrays | None = None

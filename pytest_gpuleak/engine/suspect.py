@@ -294,31 +294,9 @@ class SuspectCheck:
         return tuple(described(found, why, self._knowledge, self._subject.nodeid) for found in of_arrays)
 
     def _conclude(self) -> tuple[Finding, ...]:
-        """Judge, and name the holders: at once where the verdict depends on them, else with those of other suspects."""
+        """Judge, and describe the findings."""
         evidence, why = self._evidence, self._why
-        of_arrays, beside = evidence.judge(why)
-        if any(found.bytes >= self._policy.retained_bytes for found in of_arrays):
-            self._name_living()
-        if self._holder_decides(of_arrays) and not self._runs.settled:
-            self._settle()
-            of_arrays, beside = evidence.judge(why)
-        if self._holder_decides(of_arrays):
-            with self._knowledge.safeguards.searching(self._subject.nodeid):
-                self._holders.search()
-            of_arrays, beside = evidence.judge(why)
-            if any(found.failed for found in of_arrays) and not (why or self._has_lines or self._freed_by_setup):
-                self._run_for_lines()
-                self._name_living(of_last=True)
-                if not self._holders.note_reached():
-                    self._holders.search()  # it has replaced what was named
-        elif of_arrays and self._runs.living():
-            named = self._is_named(of_arrays)
-            if any(found.failed for found in of_arrays):
-                self._holders.reach_up()
-            elif named:
-                self._name_living()
-            self._holders.wait(named=named)
-            of_arrays, beside = evidence.judge(why)
+        of_arrays = self._named()
         evidence.finish(confirmed=not why)
         if any(found.failed for found in of_arrays):
             evidence.find_lenders()
@@ -343,6 +321,33 @@ class SuspectCheck:
             verdicts = Verdicts(self._subject.nodeid, self._policy, why, tuple(told), places)
             self._knowledge.late.take(Waiting(verdicts, self._runs, self._holders, evidence.of_arrays))
         return tuple(told) if self._known is None else (*told, *self._known.findings)
+
+    def _named(self) -> tuple[Finding, ...]:
+        """Return the findings on arrays. Their holders are named at once where the verdict depends on them, else later."""
+        evidence, why = self._evidence, self._why
+        of_arrays, _ = evidence.judge(why)
+        if any(found.bytes >= self._policy.retained_bytes for found in of_arrays):
+            self._name_living()
+        if self._holder_decides(of_arrays) and not self._runs.settled:
+            self._settle()
+            of_arrays, _ = evidence.judge(why)
+        if self._holder_decides(of_arrays):
+            with self._knowledge.safeguards.searching(self._subject.nodeid):
+                self._holders.search()
+            of_arrays, _ = evidence.judge(why)
+            if any(found.failed for found in of_arrays) and not (why or self._has_lines or self._freed_by_setup):
+                self._run_for_lines()
+                self._name_living(of_last=True)
+                if not self._holders.note_reached():
+                    self._holders.search()  # it has replaced what was named
+        elif of_arrays and self._runs.living():
+            named = self._is_named(of_arrays)
+            if any(found.failed for found in of_arrays):
+                self._holders.reach_up()
+            elif named:
+                self._name_living()
+            self._holders.wait(named=named)
+        return of_arrays
 
     def _holder_decides(self, of_arrays: Sequence[Finding]) -> bool:
         """Tell whether the verdict depends on who holds it: on what does not grow and is large enough to fail."""

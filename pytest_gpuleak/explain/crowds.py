@@ -44,7 +44,7 @@ _AT_ONCE: Final = 512
 """Objects whose references are requested in one call."""
 
 
-def explain_crowd(
+def explain_crowd(  # noqa: PLR0913 - those of `explain`
     targets: Sequence[object],
     *,
     ignore: Collection[int] = (),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.search import Remember
 
 
-def explain(
+def explain(  # noqa: PLR0913 - what may be told of a search, each by its name
     targets: Sequence[object],
     *,
     ignore: Collection[int] = (),

@@ -90,7 +90,8 @@ def held_by_harness(
         below = containers_below(parameters)
         if below is None:
             parameters, below = [], []
-        found = _Above(arrays, attributes, test_class, frozenset(map(id, parameters)), below, young_alone=young_alone)
+        frames = _Frames(test_class, attributes)
+        found = _Above(arrays, attributes, frames, (parameters, below), young_alone=young_alone)
         parameters.clear()
         below.clear()
         return found.held_alone(frameworks)
@@ -145,21 +146,20 @@ class _Above:
         self,
         arrays: Sequence[object],
         item: Mapping[str, object],
-        test_class: type | None,
-        parameters: frozenset[int],
-        below_parameters: Sequence[object],
+        frames: _Frames,
+        parameters: tuple[Sequence[object], Sequence[object]],
         *,
         young_alone: bool,
     ) -> None:
+        own_parameters, below_parameters = parameters
         self._arrays = frozenset(map(id, arrays))
-        self._parameters = parameters
+        self._parameters = frozenset(map(id, own_parameters))
         self._graph = Graph()
         objects = self._graph.objects
         objects.update({id(array): array for array in arrays})
-        frames = _Frames(test_class, item)
         self._known = Counter(self._arrays)  # the caller's sequence
         old = [*frames.instances, *below_parameters]
-        own = {id(arrays), id(item), id(objects), id(frames.instances), id(below_parameters), id(old)}
+        own = {id(arrays), id(item), id(objects), id(frames.instances), id(parameters), *map(id, parameters), id(old)}
         own |= frames.on_stack
         level = list(objects.values())
         most = MAX_OBJECTS if young_alone else MAX_OF_HEAP

@@ -70,7 +70,7 @@ class NativeReferences:
         if self._rounds == 1:
             self._take_census()
         linked = Counter(child for _, child in self.links)
-        hidden = Hidden(graph, nodes, self._counted, linked, self._budget, owner_counter(self._frameworks))
+        hidden = Hidden(graph, nodes, self._counted, self._budget).find(linked, owner_counter(self._frameworks))
         self.unexplained = bool(hidden.by_reference)
         self.hidden = frozenset(hidden.by_native.keys() | hidden.by_reference.keys())
         links: list[Link] = []

@@ -115,16 +115,7 @@ class Writer:
     def _heading(self, line: Line, root: Root, first: object) -> _Heading:
         steps = line.steps
         kind, text = root.kind, root.text
-        file, number = root.file, root.line
-        if file is None:
-            place = (id(root), id(first))
-            if place not in self._root_places:
-                found = self._places.of_function(first)
-                self._root_places[place] = self._places.of_name(root.module, root.name) if found[0] is None else found
-            file, number = self._root_places[place]
-        if file is None and text.startswith(REGISTERED):  # an object that can be called
-            kind_of = type(first)
-            file, number = self._places.of_name(safe_access.class_module(kind_of), safe_access.class_qualname(kind_of))
+        file, number = self._place_of_root(root, first)
         renamed = rename(line, text)
         if renamed is not None:
             file, number = self._places.of_function(renamed.code)
@@ -153,6 +144,19 @@ class Writer:
                     file, number = self._places.of_function(line.objects.get(step.position))
                     break
         return _Heading(kind, root_text, text, steps, file, number, self._place_of_hook(line, steps))
+
+    def _place_of_root(self, root: Root, first: object) -> tuple[str | None, int | None]:
+        if root.file is not None:
+            return root.file, root.line
+        place = (id(root), id(first))
+        if place not in self._root_places:
+            found = self._places.of_function(first)
+            self._root_places[place] = self._places.of_name(root.module, root.name) if found[0] is None else found
+        found = self._root_places[place]
+        if found[0] is None and root.text.startswith(REGISTERED):  # an object that can be called
+            kind = type(first)
+            return self._places.of_name(safe_access.class_module(kind), safe_access.class_qualname(kind))
+        return found
 
     def _place_of_hook(self, line: Line, steps: Sequence[Step]) -> tuple[str | None, int | None]:
         for index, step in enumerate(steps[:-2]):

@@ -212,7 +212,7 @@ class Forest:
         return _followed(node, self.above, limit)[::-1]
 
 
-def components(
+def components(  # noqa: C901 - Tarjan's algorithm, as it is published
     starts: Iterable[int], children: Callable[[int], Sequence[int]], budget: Budget
 ) -> dict[int, int] | None:
     """Return for all below `starts` the number of its strongly connected component, within which each leads to each other; None where the budget is spent.

@@ -218,7 +218,6 @@ class Search:
         return self._recent.referrers(wanted, self._graph.objects)
 
     def _take_in(self, containers: Sequence[object], wanted: set[int], own: set[int]) -> list[int]:
-        graph = self._graph
         new: list[int] = []
         room = MAX_WIDTH
         for container in containers:
@@ -227,39 +226,51 @@ class Search:
             if id(container) in own or id(container) in self._own:
                 continue
             if self.roots.is_namespace(container):
-                for node, root in self.roots.global_roots(container, wanted):
-                    self.known.note_namespace(node, container)
-                    if (id(container), node) not in self._cuts:
-                        self._attach(node, root)
+                self._attach_globals(container, wanted)
                 continue
             if self.roots.excluded(container):
                 continue
             values = get_referents(container)
             if self._budget.worked(len(values)):
                 break
-            held = referents = wanted.intersection(map(id, values))
+            held = wanted.intersection(map(id, values))
             del values
-            if referents and (graph.edges > MAX_EDGES or room < 0) and self.roots.is_common(container):
-                referents = graph.unheld(referents)
-                self._exact = self._exact and len(referents) == len(held)
+            referents = self._followed(container, held, has_room=room >= 0)
             room -= 1
-            if self._cuts:
-                referents = {child for child in referents if (id(container), child) not in self._cuts}
-            if len(referents) < len(held):
-                self.known.miss(held - referents)
-            if not referents:
-                continue
-            is_new = graph.add(container)
-            self._changed = self._changed or not is_new  # a root above a known object is above these now
-            for child in referents:
-                graph.connect(id(container), child)
-                self.known.note(child, id(container))
-            if is_new or id(container) in self._targets:
-                if self._attach_root(container):
-                    graph.leaves.add(id(container))
-                elif is_new:
-                    new.append(id(container))
+            if referents and self._connect(container, referents):
+                new.append(id(container))
         return new
+
+    def _connect(self, container: object, referents: set[int]) -> bool:
+        """Note what a container refers to; return whether to look above it."""
+        graph = self._graph
+        is_new = graph.add(container)
+        self._changed = self._changed or not is_new  # a root above a known object is above these now
+        for child in referents:
+            graph.connect(id(container), child)
+            self.known.note(child, id(container))
+        if (is_new or id(container) in self._targets) and self._attach_root(container):
+            graph.leaves.add(id(container))
+            return False
+        return is_new
+
+    def _attach_globals(self, namespace: object, wanted: set[int]) -> None:
+        for node, root in self.roots.global_roots(namespace, wanted):
+            self.known.note_namespace(node, namespace)
+            if (id(namespace), node) not in self._cuts:
+                self._attach(node, root)
+
+    def _followed(self, container: object, held: set[int], *, has_room: bool) -> set[int]:
+        """Return which of the objects that a container refers to are found by this reference."""
+        referents = held
+        if held and (self._graph.edges > MAX_EDGES or not has_room) and self.roots.is_common(container):
+            referents = self._graph.unheld(held)
+            self._exact = self._exact and len(referents) == len(held)
+        if self._cuts:
+            referents = {child for child in referents if (id(container), child) not in self._cuts}
+        if len(referents) < len(held):
+            self.known.miss(held - referents)
+        return referents
 
     def _attach_root(self, container: object) -> bool:
         root = self.roots.root_of(container)

@@ -22,7 +22,7 @@ class Hidden:
     """Objects with hidden referrers, by id, sorted by who may hold them.
 
     Examined are `nodes`: ids of expanded objects with nothing left to find above them, as many as the budget admits.
-    `counted` references, by id, are the search's own; `linked` ones come from native code and are known already.
+    `counted` references, by id, are the search's own.
 
     Attributes:
         by_native: held perhaps by a framework: arrays with owners beside Python, and what has a reference too many.
@@ -30,37 +30,42 @@ class Hidden:
         unheld: the ids of those that nothing visible refers to.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        nodes: Sequence[int],
-        counted: Mapping[int, int],
-        linked: Mapping[int, int],
-        budget: Budget,
-        owners: Callable[[object], int | None],
-    ) -> None:
+    def __init__(self, graph: Graph, nodes: Sequence[int], counted: Mapping[int, int], budget: Budget) -> None:
         self.by_native: dict[int, object] = {}
         self.by_reference: dict[int, object] = {}
         self.unheld: set[int] = set()
-        objects, wanted = graph.objects, set(nodes)
-        rooted = set(chain.from_iterable(graph.roots.values()))  # a reference from no container
-        explained: Counter[int] = Counter()
-        untouchable = untouchable_modules()
-        for parent in graph.parents_of(nodes):
+        self._graph = graph
+        self._nodes = nodes
+        self._counted = counted
+        self._rooted = set(chain.from_iterable(graph.roots.values()))  # a reference from no container
+        self._explained = self._count_visible(budget)
+
+    def _count_visible(self, budget: Budget) -> Counter[int] | None:
+        """Count the references to the nodes from containers that were met; None where the budget ends that."""
+        objects, wanted, untouchable = self._graph.objects, set(self._nodes), untouchable_modules()
+        found: Counter[int] = Counter()
+        for parent in self._graph.parents_of(self._nodes):
             if parent not in untouchable and parent in objects:
                 referents = get_referents(objects[parent])
                 if budget.worked(1 + len(referents)):
-                    return
-                explained.update(filter(wanted.__contains__, map(id, referents)))
-                del referents  # it refers to the objects that are counted below
-        for node in nodes:
-            value = objects[node]
+                    return None
+                found.update(filter(wanted.__contains__, map(id, referents)))
+                del referents  # it refers to the objects that are counted in `find`
+        return found
+
+    def find(self, linked: Mapping[int, int], owners: Callable[[object], int | None]) -> Hidden:
+        """Sort the objects; `linked` references, by id, are native code's, and known. `owners`: see `owner_counter`."""
+        explained, rooted = self._explained, self._rooted
+        if explained is None:
+            return self
+        for node in self._nodes:
+            value = self._graph.objects[node]
             if not explained[node] and node not in rooted:
                 self.unheld.add(node)
             references = getrefcount(value)
             if references >= UNCOUNTED:
                 references = 0
-            extra = references - LOOKUP_REFERENCES - explained[node] - counted.get(node, 0)
+            extra = references - LOOKUP_REFERENCES - explained[node] - self._counted.get(node, 0)
             shared = owners(value)
             untold = shared is None or shared == UNTOLD
             if shared and not untold:
@@ -73,6 +78,7 @@ class Hidden:
                 if untold:
                     self.by_native[node] = value
             del value
+        return self
 
 
 def owner_counter(frameworks: Sequence[ReferenceFinder]) -> Callable[[object], int | None]:

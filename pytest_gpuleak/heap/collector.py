@@ -285,7 +285,7 @@ class GcView:
             self._listener.end_collection()
             self.on_collected()
 
-    def _replacements(self) -> list[types.FunctionType]:
+    def _replacements(self) -> list[types.FunctionType]:  # noqa: C901 - six functions, each with few branches
         view, listener = self, self._listener
 
         def get_objects_(generation: int | None = None) -> list[Any]:

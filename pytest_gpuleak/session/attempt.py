@@ -68,7 +68,7 @@ class AttemptLog:
         """Nodeid of the next test, once a test has been judged."""
         self.note_rerun: Callable[[TestRecord], object] | None = None
         """Takes the record for a test whose process dies during a re-run; None: no report is written."""
-        self._default = settings.policy
+        self.settings = settings
         self._lines = lines
         self._faults: Faults | None = None
 
@@ -80,7 +80,7 @@ class AttemptLog:
     @property
     def policy(self) -> Policy:
         """Return the running test's policy."""
-        return self._default if self.attempt is None else self.attempt.policy
+        return self.settings.policy if self.attempt is None else self.attempt.policy
 
     def begin(self, nodeid: str, policy: Policy) -> Attempt:
         """Begin an attempt, with the test's setup."""
@@ -127,8 +127,7 @@ class AttemptLog:
         if faults is not None and verdict == "clean" and faults.blinding:
             verdict, why = "unchecked", faults.blinding
         attempt.overhead_s += perf_counter() - began
-        allowed = attempt.policy.allowed if verdict == "allowed" else None
-        record = self._record(item, verdict, why, memory, findings, allowed)
+        record = self._record(item, verdict, why, memory, findings)
         self._forget()
         return record
 
@@ -150,9 +149,8 @@ class AttemptLog:
         why: str | None,
         memory: dict[str, dict[str, int]] | None = None,
         findings: tuple[Finding, ...] = (),
-        allowed: str | None = None,
     ) -> TestRecord:
-        attempt = self.attempt or Attempt("" if item is None else item.nodeid, self._default)
+        attempt = self.attempt or Attempt("" if item is None else item.nodeid, self.settings.policy)
         file, line, _ = (None, None, "") if item is None else item.location
         # By position: fourteen keywords take a hundredth of what a clean test costs.
         return TestRecord(
@@ -165,7 +163,7 @@ class AttemptLog:
             attempt.overhead_s,
             {} if memory is None else memory,
             findings,
-            allowed,
+            attempt.policy.allowed if verdict == "allowed" else None,
             file,
             None if line is None else line + 1,
             () if self._faults is None else self._faults.texts,

@@ -36,10 +36,11 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.fixture_check import FixtureCheck
     from pytest_gpuleak.engine.garbage_check import Garbage, GarbageCheck
     from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.engine.runner import RunnerVerdict
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.model.findings import Finding, FixtureRecord
     from pytest_gpuleak.model.outcomes import FixturePlace, TestRecord, Verdict
-    from pytest_gpuleak.model.policy import Policy, Settings
+    from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
     from pytest_gpuleak.session.attempt import Attempt, AttemptLog
     from pytest_gpuleak.session.features.baseline import BaselineRun
@@ -49,13 +50,27 @@ ELSEWHERE = "a notebook runs in a process of its own, its kernel, which is not w
 """Why a notebook that runs as a test has no verdict."""
 
 
+class EndedRun:
+    """A test whose teardown has ended. `seen` is called once what was left is known, before user code runs again."""
+
+    __slots__ = ("attempt", "item", "nextitem", "rebuilt_s", "seen")
+
+    def __init__(
+        self, item: pytest.Item, nextitem: pytest.Item | None, attempt: Attempt, seen: Callable[[], object] | None
+    ) -> None:
+        self.item = item
+        self.nextitem = nextitem
+        self.attempt = attempt
+        self.seen = seen
+        self.rebuilt_s = 0.0
+        """Seconds that the setup of the wider fixtures takes which were torn down, and are set up again for a re-run."""
+
+
 class LeakCheck:
     """Check the tests of one process, following fixtures as `FixtureEvents`. Note counters and peaks if `detailed`."""
 
     def __init__(
         self,
-        config: pytest.Config,
-        settings: Settings,
         tracker: RunTracker,
         knowledge: SessionKnowledge,
         attempts: AttemptLog,
@@ -63,8 +78,8 @@ class LeakCheck:
         *,
         detailed: bool,
     ) -> None:
-        self.config = config
-        self.settings = settings
+        self.config = config = attempts.config
+        self.settings = settings = attempts.settings
         self.tracker = tracker
         self.knowledge = knowledge
         self.attempts = attempts
@@ -168,7 +183,7 @@ class LeakCheck:
                 attempt.is_rank = False
 
     def judge(
-        self, item: pytest.Item, nextitem: pytest.Item | None, seen: Callable[[], object] = int
+        self, item: pytest.Item, nextitem: pytest.Item | None, seen: Callable[[], object] | None = None
     ) -> TestRecord | None:
         """Return the record of the attempt that has just ended, teardown included; None where none had begun.
 
@@ -186,10 +201,12 @@ class LeakCheck:
         self._finalizers.nodeid = attempt.nodeid
         with self._finalizers:
             checked = attempt.outcome in CHECKED
-            judged = self._check(item, nextitem, growth, seen, attempt) if checked else self._postpone(item)
+            ended = EndedRun(item, nextitem, attempt, seen)
+            judged = self._check(ended, growth) if checked else self._postpone(item)
             if isinstance(judged, str):
                 return self.attempts.give_up(item, judged)
-            seen()
+            if seen is not None:
+                seen()
             tracker.end_test()
         verdict, findings = judged
         record = self.attempts.end(item, verdict, findings, memory, began)
@@ -208,16 +225,10 @@ class LeakCheck:
         over_budget = item.stash.get(BUDGET_FINDING, None)
         return "unchecked", () if over_budget is None else (over_budget,)
 
-    def _check(
-        self,
-        item: pytest.Item,
-        nextitem: pytest.Item | None,
-        growth: Growth,
-        seen: Callable[[], object],
-        attempt: Attempt,
-    ) -> tuple[Verdict, tuple[Finding, ...]] | str:
+    def _check(self, ended: EndedRun, growth: Growth) -> tuple[Verdict, tuple[Finding, ...]] | str:
         """Return the verdict and the findings; as text, why checking has ended."""
-        tracker, nodeid, policy = self.tracker, attempt.nodeid, attempt.policy
+        tracker, item = self.tracker, ended.item
+        nodeid, policy = ended.attempt.nodeid, ended.attempt.policy
         # The fixtures first: the test's arrays, held here, would be found as holders of theirs.
         released = tracker.take_released()
         if released and any(setup.holds_memory() for setup in released):
@@ -226,79 +237,89 @@ class LeakCheck:
             return blind
         if released:
             self._check_fixtures(released)
-        processes = self._left_processes(item, attempt)
+        processes = self._left_processes(item, ended.attempt)
         arrays = tracker.left_arrays()
         if blind := tracker.why_blind(nodeid):
             return blind
         findings: tuple[Finding, ...] = ()
-        known = garbage = None
-        if arrays and self._harness.comes_first and not tracker.threaded:
-            known = self._harness.decide(item, arrays, growth, partly=False)
-            self._harness.comes_first = known is not None
+        garbage: Garbage | None = None
+        known = self._decide_at_once(item, arrays, growth) if arrays else None
         if known is not None:
             arrays.clear()
             growth, findings = known.growth, known.findings
         elif arrays:
+            garbage, growth = self._collect_garbage(arrays, growth, ended)
+        growth, suspected = self._suspects(growth, policy, arrays or processes)
+        if suspected:
             stop_timer(item)
-            garbage = self._collect_garbage(arrays, attempt)
-            if (
-                garbage is not None
-                and not arrays
-                and is_worth_a_check(growth, policy, tracker)
-                and not programs_explain(growth, count_compiled(tracker.frameworks, self.knowledge.programs))
-            ):
-                growth = growth.lowest(tracker.counters.end())
-        suspected = bool(arrays or processes)
-        if is_worth_a_check(growth, policy, tracker):
-            self._own_modules.keep()
-            growth = tracker.without_pools(growth)
-            if not suspected:
-                growth = tracker.without_workspaces(growth)
-                suspected = is_worth_a_check(growth, policy, tracker)
-        if suspected := tracker.compiled() | tracker.opens_files() | suspected:
-            stop_timer(item)
-            rebuilt_s = sum(setup.setup_s for setup in released)
-            checked = self._check_suspect(item, nextitem, rebuilt_s, arrays, growth, processes, seen, garbage)
-            findings = (*checked, *findings)
+            ended.rebuilt_s = sum(setup.setup_s for setup in released)
+            findings = (*self._check_suspect(ended, growth, arrays, processes, garbage), *findings)
         elif garbage is not None and self._garbage_check is not None:
             findings = self._garbage_check.findings(garbage, nodeid, policy)
         if not (released or known or garbage or suspected):
             tracker.counters.carry_over()
         return self._conclude(findings, nodeid, policy) if findings else ("clean", ())
 
-    def _collect_garbage(self, arrays: list[object], attempt: Attempt) -> Garbage | None:
-        """Leave in `arrays` those that a young collection does not free, and return the others, if that can be told."""
+    def _decide_at_once(self, item: pytest.Item, arrays: list[object], growth: Growth) -> RunnerVerdict | None:
+        """Decide on arrays that the test's runner alone holds, where the last suspects' were such; None for others."""
+        if not self._harness.comes_first or self.tracker.threaded:
+            return None
+        known = self._harness.decide(item, arrays, growth, partly=False)
+        self._harness.comes_first = known is not None
+        return known
+
+    def _suspects(self, growth: Growth, policy: Policy, left: Sequence[object]) -> tuple[Growth, bool]:
+        """Tell whether the test is a suspect, for what it has `left` or for its growth; return what is its own of that."""
+        tracker, suspected = self.tracker, bool(left)
+        if is_worth_a_check(growth, policy, tracker):
+            self._own_modules.keep()
+            growth = tracker.without_pools(growth)
+            if not suspected:
+                growth = tracker.without_workspaces(growth)
+                suspected = is_worth_a_check(growth, policy, tracker)
+        return growth, tracker.compiled() | tracker.opens_files() | suspected
+
+    def _collect_garbage(self, arrays: list[object], growth: Growth, ended: EndedRun) -> tuple[Garbage | None, Growth]:
+        """Leave in `arrays` those that a young collection does not free, and return the others, if that can be told.
+
+        Returns also the growth, without theirs.
+        """
+        tracker, attempt = self.tracker, ended.attempt
+        stop_timer(ended.item)
         began = perf_counter()
         if self._garbage_check is None:
             self._own_modules.keep()
             from pytest_gpuleak.engine.garbage_check import GarbageCheck
 
-            self._garbage_check = GarbageCheck(self.tracker, self.knowledge)
+            self._garbage_check = GarbageCheck(tracker, self.knowledge)
         garbage = self._garbage_check.collect(arrays, self._instance, attempt.nodeid, attempt.policy)
         attempt.note_check(began)
-        return garbage
+        if (
+            garbage is not None
+            and not arrays
+            and is_worth_a_check(growth, attempt.policy, tracker)
+            and not programs_explain(growth, count_compiled(tracker.frameworks, self.knowledge.programs))
+        ):
+            growth = growth.lowest(tracker.counters.end())
+        return garbage, growth
 
     def _check_suspect(
         self,
-        item: pytest.Item,
-        nextitem: pytest.Item | None,
-        rebuilt_s: float,
-        arrays: list[object],
+        ended: EndedRun,
         growth: Growth,
+        arrays: list[object],
         processes: list[LeftProcess],
-        seen: Callable[[], object],
         garbage: Garbage | None,
     ) -> tuple[Finding, ...]:
-        attempt = self.attempts.attempt
-        assert attempt is not None
+        item, attempt = ended.item, ended.attempt
         self._own_modules.keep()
         from pytest_gpuleak.engine.subject import Runner
         from pytest_gpuleak.engine.suspect import FirstRun, SuspectCheck
         from pytest_gpuleak.session.rerun.subject import ItemSubject
 
-        expected_s = attempt.duration_s + rebuilt_s
+        expected_s = attempt.duration_s + ended.rebuilt_s
         letting_go = self.tracker.counters.values_let_go
-        subject = ItemSubject(item, nextitem, expected_s, self.attempts, letting_go, self._settle_steps)
+        subject = ItemSubject(item, ended.nextitem, expected_s, self.attempts, letting_go, self._settle_steps)
         self.late.prepare(at_once=self._baseline is not None and not self._baseline.lists(item.nodeid))
         runner = Runner(
             lambda living, growth: self._harness.decide(item, living, growth, partly=True),
@@ -308,7 +329,7 @@ class LeakCheck:
         check = SuspectCheck(self.tracker, self.knowledge, subject, attempt.policy, runner)
         began = perf_counter() - attempt.suspect_s.get("check", 0.0)
         try:
-            findings = check.check(FirstRun(arrays, growth, processes, garbage, seen))
+            findings = check.check(FirstRun(arrays, growth, processes, garbage, ended.seen))
         finally:
             attempt.suspect_s["check"] = perf_counter() - began
         # Where the next test leaves garbage too, the look that comes first is in vain: all must be decided by it.

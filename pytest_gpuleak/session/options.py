@@ -24,7 +24,7 @@ class Option:
     __slots__ = ("default", "flag", "help", "ini", "kind", "marker", "metavar", "name", "target")
 
     # No named tuple, and no parsing here: every run of pytest makes the table, with the plugin off too.
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the columns of the table below
         self,
         name: str,
         kind: str | tuple[str, ...],

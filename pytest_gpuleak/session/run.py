@@ -127,7 +127,7 @@ class Session:
             notes_are_read=_are_notes_read(config, settings),
         )
         tracker = RunTracker(shared_frameworks(config), self._safeguards, counters, driver, detector)
-        check = LeakCheck(config, settings, tracker, knowledge, attempts, baseline, detailed=self._detailed)
+        check = LeakCheck(tracker, knowledge, attempts, baseline, detailed=self._detailed)
         config.add_cleanup(check.stop)
         completeness = RunProgress()
         if self._detailed:

@@ -76,7 +76,7 @@ def test_a_count_that_is_none_hides_nothing(uncounted: int, monkeypatch: pytest.
 def hidden_of(value: object) -> unaccounted.Hidden:
     graph = Graph()
     graph.add(value)
-    return unaccounted.Hidden(graph, [id(value)], {}, {}, Budget(10**9), lambda value: None)
+    return unaccounted.Hidden(graph, [id(value)], {}, Budget(10**9)).find({}, lambda value: None)
 
 
 def test_a_reference_too_many_is_seen() -> None:
@@ -86,7 +86,7 @@ def test_a_reference_too_many_is_seen() -> None:
     identity = id(value)
 
     def examine() -> unaccounted.Hidden:
-        return unaccounted.Hidden(graph, [identity], {}, {}, Budget(10**9), lambda value: None)
+        return unaccounted.Hidden(graph, [identity], {}, Budget(10**9)).find({}, lambda value: None)
 
     assert list(examine().by_reference) == [identity]  # this function's variable
     del value

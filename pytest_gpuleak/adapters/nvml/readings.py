@@ -210,7 +210,8 @@ class Nvml:
             handle = self._handles[uuid]
             total, used = self._totals(handle)
             processes, refused = self._processes(handle)
-            readings[name] = _reading(uuid, models[uuid], total, used, processes, refused, identity, family)
+            bare = NvmlReading(uuid, models[uuid], total, used, None)
+            readings[name] = _with_processes(bare, processes, refused, identity, family)
         return readings
 
     def _totals(self, handle: Any) -> tuple[int | None, int | None]:
@@ -249,15 +250,8 @@ class Nvml:
         return by_pid, refused
 
 
-def _reading(
-    uuid: str,
-    model: str,
-    total: int | None,
-    used: int | None,
-    processes: dict[int, int | None],
-    refused: str,
-    identity: Identity,
-    family: Family,
+def _with_processes(
+    bare: NvmlReading, processes: dict[int, int | None], refused: str, identity: Identity, family: Family
 ) -> NvmlReading:
     mine = next((pid for pid in identity.pids if pid in processes), None)
     why = ""
@@ -274,7 +268,7 @@ def _reading(
         if pid != mine:
             row = ProcessMemory(pid, processes[pid], family.name_of(pid))
             (children if family.is_descendant(pid) else others).append(row)
-    return NvmlReading(uuid, model, total, used, own, tuple(children), tuple(others), why)
+    return bare._replace(own=own, children=tuple(children), others=tuple(others), why_absent=why)
 
 
 def framework_uuids() -> list[str] | None:

@@ -33,7 +33,7 @@ def trace_origins(is_user_file: Callable[[str], bool]) -> Iterator[OriginLog]:
         return
     noting = [True]
 
-    def note(
+    def note(  # noqa: PLR0913 - TensorFlow calls it with these
         op_type: object, inputs: Any, attrs: object, outputs: Any, op_name: object = None, graph: object = None
     ) -> Any:
         del op_type, attrs, op_name

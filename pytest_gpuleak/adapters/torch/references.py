@@ -7,7 +7,7 @@ live objects are asked, cheapest first. Edges are valid code: ``.grad_fn.next_fu
 from __future__ import annotations
 
 from itertools import compress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
 from pytest_gpuleak.adapters.torch.autograd_walk import GraphWalk
@@ -93,37 +93,37 @@ class LiveTorchObjects:
         budget: Budget,
     ) -> list[Link]:
         """Find the references to `wanted`; none while other threads run backward passes (see `backward_pass`)."""
-        return self._find(_Finder(self, wanted, unheld, known, budget)) if wanted else []
+        return self._find(_Finder(self, _Wanted(wanted, unheld, known), budget)) if wanted else []
 
     def every_link(self, wanted: Mapping[int, object], budget: Budget) -> list[Link]:
         """Like `links`, and walk the graphs in any case: a view refers to its base, and so does its graph."""
-        return self._find(_Finder(self, wanted, (), (), budget, every=True)) if wanted else []
+        return self._find(_Finder(self, _Wanted(wanted, every=True), budget)) if wanted else []
 
     def _find(self, finder: _Finder) -> list[Link]:
         with self.access.quiet(), no_backward_running() as resting:
             return finder.links() if resting else []
 
 
+class _Wanted(NamedTuple):
+    """What references are searched for: see `NativeObjects.links`, and `every_link` for `every`."""
+
+    objects: Mapping[int, object]
+    unheld: Collection[int] = ()
+    known: Collection[tuple[int, int]] = ()
+    every: bool = False
+
+
 class _Finder:
-    def __init__(
-        self,
-        census: LiveTorchObjects,
-        wanted: Mapping[int, object],
-        unheld: Collection[int],
-        known: Collection[tuple[int, int]],
-        budget: Budget,
-        *,
-        every: bool = False,
-    ) -> None:
+    def __init__(self, census: LiveTorchObjects, wanted: _Wanted, budget: Budget) -> None:
         self._census = census
-        self._every = every
+        self._every = wanted.every
         self._access = census.access
-        self._wanted = wanted
-        self._unheld = unheld
-        self._known = known
+        self._wanted = wanted.objects
+        self._unheld = wanted.unheld
+        self._known = wanted.known
         self._budget = budget
         self._links: list[Link] = []
-        self._missing = set(wanted)
+        self._missing = set(wanted.objects)
         self._counts: dict[int, int] = {}
 
     def links(self) -> list[Link]:

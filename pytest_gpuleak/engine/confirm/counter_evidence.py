@@ -20,7 +20,7 @@ from pytest_gpuleak.heap.collector import full_collections
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, Growth
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pytest_gpuleak.adapters.probe_protocol import HostGrowth
     from pytest_gpuleak.adapters.protocol import AllocationHistory, ArrayFramework, SettleStep
@@ -167,11 +167,8 @@ class CounterEvidence:
         # Unread arrays are searched for on the whole heap, so rule out first what a young collection frees.
         # The devices first: clearing a workspace takes microseconds, a full collection a tenth of a second.
         if self._may_go(investigation, growth):
-            for step in (*device_steps(self._knowledge.safeguards, self._tracker.frameworks), *CHEAP_STEPS):
-                for _ in paced(step.steps()):
-                    growth = growth.lowest(self._bounded(self._tracker.counters.end()))
-                if not self._may_go(investigation, growth):
-                    break
+            cheap = (*device_steps(self._knowledge.safeguards, self._tracker.frameworks), *CHEAP_STEPS)
+            growth = self._lowest(growth, cheap, lambda now: self._may_go(investigation, now))
             # Those of the run's own tensors, for which the heap need not be thawed: where they explain all, it stays so.
             self._reveal(investigation, growth)
         if not self._unexplained(investigation, growth):
@@ -181,10 +178,15 @@ class CounterEvidence:
             self._first_is_unsettled = self._is_bound and self._is_of_host(investigation, growth)
             if self._first_is_unsettled:
                 return growth
-        for step in self._full_steps(investigation):
+        full = self._full_steps(investigation)
+        return self._lowest(growth, full, lambda now: bool(self._unexplained(investigation, now)))
+
+    def _lowest(self, growth: Growth, steps: Iterable[SettleStep], matters: Callable[[Growth], bool]) -> Growth:
+        """Take settle steps as long as what is left of the growth matters."""
+        for step in steps:
             for _ in paced(step.steps()):
                 growth = growth.lowest(self._bounded(self._tracker.counters.end()))
-                if not self._unexplained(investigation, growth):
+                if not matters(growth):
                     return growth
         return growth
 

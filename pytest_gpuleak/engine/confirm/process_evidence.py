@@ -98,7 +98,7 @@ class ProcessEvidence:
         """Return one finding for each process; `why` tells why no re-run ended."""
         if not self._first:
             return ()
-        from pytest_gpuleak.engine.judge.processes import judge_processes, judge_unconfirmed
+        from pytest_gpuleak.engine.judge.processes import LeftAgain, judge_processes, judge_unconfirmed
 
         readings = self._tracker.driver.read()
         if not self._added:
@@ -109,7 +109,7 @@ class ProcessEvidence:
         # The re-run left more than the first run had: judge what the re-run added.
         growing = [process for process in self._first if process.pid in more] or (self._added[0] if self.grows else [])
         return (
-            *judge_processes(growing, readings, self._holders, more=more, origins=self._origins),
+            *judge_processes(growing, readings, self._holders, again=LeftAgain(more, self._origins)),
             *judge_processes(staying, readings, self._holders, fails_from=self._policy.process_bytes),
         )
 

@@ -318,25 +318,8 @@ class CounterWatch:
         first: dict[str, tuple[DeviceProbe, DeviceReading]] = {}
         self._in_heap = 0
         for probe in tuple(self._devices):
-            if probe.needs not in sys.modules:
-                continue
-            try:
-                readings = probe.read()
-            except Exception as error:  # noqa: BLE001 - a device may be lost during a run, which goes on
-                self._drop(probe, f"failed: {type(error).__name__}: {error}")
-                continue
-            for device, reading in readings.items():
-                if device not in first:
-                    first[device] = probe, reading
-                elif probe.own_allocator:
-                    first[device] = first[device][0], total_of(first[device][1], reading)
-                else:
-                    self.tell(f"{device} of {probe.name} not watched: another framework counts its memory too")
-                    continue
-                if probe.in_heap:
-                    self._in_heap += reading.allocated if reading.reserved is None else reading.reserved
-            for device, why in probe.absent.items():
-                self.tell(f"{device} not watched: {why}")
+            if probe.needs in sys.modules:
+                self._ask(probe, first)
         for device, (probe, reading) in first.items():
             found[device, "allocated"] = reading.allocated
             if reading.requested is not None:
@@ -346,6 +329,26 @@ class CounterWatch:
                 if probe.tells_use:
                     self._read_use(probe, device, reading.reserved, found)
         return found
+
+    def _ask(self, probe: DeviceProbe, first: dict[str, tuple[DeviceProbe, DeviceReading]]) -> None:
+        """Add a probe's readings to those of the probes before it."""
+        try:
+            readings = probe.read()
+        except Exception as error:  # noqa: BLE001 - a device may be lost during a run, which goes on
+            self._drop(probe, f"failed: {type(error).__name__}: {error}")
+            return
+        for device, reading in readings.items():
+            if device not in first:
+                first[device] = probe, reading
+            elif probe.own_allocator:
+                first[device] = first[device][0], total_of(first[device][1], reading)
+            else:
+                self.tell(f"{device} of {probe.name} not watched: another framework counts its memory too")
+                continue
+            if probe.in_heap:
+                self._in_heap += reading.allocated if reading.reserved is None else reading.reserved
+        for device, why in probe.absent.items():
+            self.tell(f"{device} not watched: {why}")
 
     def _read_use(self, probe: DeviceProbe, device: str, reserved: int, found: dict[Key, int]) -> None:
         """Note what is in use on a device beyond torch's own. The call of the driver takes 10 to 100 us, as a rule."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.adapters.probe_protocol import total_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
@@ -119,19 +119,7 @@ class PeakMeter:
         found: dict[tuple[str, str], tuple[int, int | None]] = {}
         met: dict[str, DeviceReading] = {}
         for probe in self._probes:
-            if probe in self._failed:
-                continue
-            try:
-                readings = probe.read()
-                if restart and not (probe.idle and probe in self._told):
-                    probe.begin_peaks()
-                    if probe not in self._told:
-                        self._told.append(probe)
-            except Exception as error:  # noqa: BLE001 - a device may be lost during a run, which goes on
-                self._failed.append(probe)
-                self._error = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-                continue
-            for device, reading in readings.items():
+            for device, reading in self._ask(probe, restart=restart).items():
                 if device not in met:
                     met[device] = reading
                 elif probe.own_allocator:
@@ -141,6 +129,22 @@ class PeakMeter:
         for device, reading in met.items():
             found.update(_counters(device, reading))
         return found
+
+    def _ask(self, probe: DeviceProbe, *, restart: bool) -> Mapping[str, DeviceReading]:
+        """Return a probe's readings; none once it has failed."""
+        if probe in self._failed:
+            return {}
+        try:
+            readings = probe.read()
+            if restart and not (probe.idle and probe in self._told):
+                probe.begin_peaks()
+                if probe not in self._told:
+                    self._told.append(probe)
+        except Exception as error:  # noqa: BLE001 - a device may be lost during a run, which goes on
+            self._failed.append(probe)
+            self._error = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            return {}
+        return readings
 
 
 class _Gauge:

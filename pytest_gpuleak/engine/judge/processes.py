@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuleak.model.findings import Contribution, Finding, Holder
 from pytest_gpuleak.model.fingerprint import fingerprint
@@ -36,14 +36,20 @@ POOL_HINTS = {
 }
 
 
+class LeftAgain(NamedTuple):
+    """The similar process that the re-run left, by the first one's pid, and the lines that started them, by their own."""
+
+    processes: Mapping[int, LeftProcess]
+    origins: Mapping[int, Origin]
+
+
 def judge_processes(
     left: Sequence[LeftProcess],
     readings: Mapping[str, NvmlReading] | None = None,
     holders: Mapping[int, Holder | None] | None = None,
     *,
     fails_from: int | None = 0,
-    more: Mapping[int, LeftProcess] | None = None,
-    origins: Mapping[int, Origin] | None = None,
+    again: LeftAgain | None = None,
 ) -> tuple[Finding, ...]:
     """Return one finding per process that a test or a fixture has left running, in the order given. Pure.
 
@@ -52,15 +58,14 @@ def judge_processes(
         readings: the driver's counters by device.
         holders: who holds the process's object, by pid; None: nothing does.
         fails_from: bytes of a process and its descendants from which it fails; None: none does.
-        more: the similar process that the re-run left, by the first one's pid.
-        origins: the lines that have started processes, by pid.
+        again: what the re-run left.
     """
     findings = []
     for process in left:
         found = _finding(process, readings or {}, holders or {})
-        another = None if more is None else more.get(process.pid, process)
-        if another is not None:
-            found = _with_growth(found, another, (origins or {}).get(another.pid))
+        if again is not None:
+            another = again.processes.get(process.pid, process)
+            found = _with_growth(found, another, again.origins.get(another.pid))
         # Memory that cannot be read is no reason to pass.
         unknown = process.own_bytes is None and not found.bytes
         failed = fails_from is not None and (unknown or found.bytes >= fails_from)

@@ -120,7 +120,7 @@ def _unordered(base: Any) -> Callable[[Chain, int], Edge | None]:
     return name_item
 
 
-def _name_in_class(chain: Chain, position: int) -> Edge | None:
+def _name_in_class(chain: Chain, position: int) -> Edge | None:  # noqa: PLR0911 - a return for each shape
     """Name an attribute of a class, whose namespace's dict is a link of the chain."""
     cls, namespace = chain.objects[position], chain.at(position + 1)
     if type(namespace) is not dict or not chain.reaches(position + 2):

@@ -22,7 +22,7 @@ _MAX_CONTEXT_LINKS: Final = 12
 """References between a context and a variable's value: the tree is at most eight nodes deep (Python/hamt.c)."""
 
 
-def _name_in_function(chain: Chain, position: int) -> Edge | None:
+def _name_in_function(chain: Chain, position: int) -> Edge | None:  # noqa: PLR0911 - a return for each part
     """Name a closure's variable, a default, a global of a module that is gone, or a function's attribute."""
     function: types.FunctionType = chain.objects[position]
     first, second, third = chain.at(position + 1), chain.at(position + 2), chain.at(position + 3)

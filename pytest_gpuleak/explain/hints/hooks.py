@@ -34,7 +34,7 @@ def hook_not_removed(trail: Trail) -> str | None:
     return None
 
 
-def ring_through_graph(trail: Trail) -> str | None:
+def ring_through_graph(trail: Trail) -> str | None:  # noqa: PLR0911 - a return for each hint
     """Recognise a ring through an autograd graph, one side of which C++ holds (pytorch/pytorch#7343)."""
     if trail.root != RING_ROOT:
         return None

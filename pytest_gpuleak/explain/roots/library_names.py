@@ -199,7 +199,7 @@ def _with_colon(steps: list[Step]) -> list[Step]:
     return [Step(text, steps[0].label, steps[0].position), *steps[taken:]]
 
 
-def kept_by_pytest(line: Line, text: str) -> tuple[str, list[Step]]:
+def kept_by_pytest(line: Line, text: str) -> tuple[str, list[Step]]:  # noqa: PLR0911 - a return for each place
     """Return root and steps of something that pytest keeps, in the words of a test's author."""
     steps = line.steps
     edges = [step.text for step in steps[:2]]

@@ -74,7 +74,7 @@ class Roots:
         self._excluded_kinds: dict[int, bool] = {}
         self._special_kinds: dict[int, bool] = {}
 
-    def excluded(self, container: object) -> bool:
+    def excluded(self, container: object) -> bool:  # noqa: PLR0911 - a return for each kind of container
         """Tell whether `container` belongs to the plugin, or is a frame on a stack, which `local_roots` reads."""
         identity = id(container)
         if identity in self.ignored or identity in self._bookkeeping or identity in self._plugin:
@@ -147,7 +147,7 @@ class Roots:
         """Return the values of all running frames' locals."""
         return tuple([value for running in self.frames for _, value in local_variables(running.frame)])
 
-    def root_of(self, value: object) -> Root | None:
+    def root_of(self, value: object) -> Root | None:  # noqa: C901, PLR0911 - a return for each kind of root
         """Return the root that `value` itself is, or None."""
         kind = type(value)
         if id(kind) in _PLAIN:

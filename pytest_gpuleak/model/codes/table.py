@@ -27,6 +27,7 @@ class Code:
         id: ``GL`` and three digits, the first of which is the topic. Never given to another pattern.
         example: a test file that leaks, and the edit (`fix`) that mends it. The edit takes out lines that begin with
             ``-`` and adds those that begin with ``+``; other lines begin with two spaces.
+        known_problems: when the code is wrong, or says too little.
     """
 
     id: str
@@ -35,6 +36,7 @@ class Code:
     example: str
     why: str
     fix: str
+    known_problems: str
     seen: tuple[Sighting, ...]
 
     @property
@@ -93,6 +95,8 @@ def page(code: Code) -> str:
         "## The fix",
         _prose(code.fix),
         f"```python\n{code.fixed}```",
+        "## Known problems",
+        _prose(code.known_problems),
     ]
     if code.seen:
         sightings = [f"- {_prose(f'{one.release}: {one.text}', indent='  ')}\n  <{one.url}>" for one in code.seen]

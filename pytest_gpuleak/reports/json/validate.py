@@ -118,7 +118,7 @@ def _wrong(value: object, accepted: str) -> WrongValueError:
 
 
 @functools.cache
-def _checker(kind: Any) -> Check:
+def _checker(kind: Any) -> Check:  # noqa: PLR0911 - a return for each kind of type
     if kind is Any:
         return functools.partial(_check_plain, depth=1)  # the item of a mapping
     if kind in _SIMPLE:

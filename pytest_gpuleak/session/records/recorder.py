@@ -53,12 +53,7 @@ class Recorder:
         """Take the record that came with a teardown's report."""
         found: TestRecord | dict[str, Any] | None = getattr(report, RECORD_ATTRIBUTE, None)
         if found is None:
-            nodeid, passed = report.nodeid, report.outcome == "passed"  # pytest writes the nodeid each time
-            self._without_record[nodeid] = report
-            if report.when == "call" or not passed:
-                (self._counted.add if report.outcome in _COUNTED else self._counted.discard)(nodeid)
-            if not passed or hasattr(report, "wasxfail"):
-                self._note_outcome(report)
+            self._note_phase(report)
             return
         encoded = None
         if type(found) is dict:
@@ -66,16 +61,10 @@ class Recorder:
             if hasattr(report, HUNG_ATTRIBUTE):
                 self._hung.add(report.nodeid)
             self._of_workers.update(getattr(report, FIXTURES_ATTRIBUTE, {}))
-            try:
-                record = decode_test(found)
-            except Exception as error:  # noqa: BLE001 - one record that cannot be read is no reason to end the run
-                from pytest_gpuleak.model.isolation import describe_error
-
-                why = f"the record of its worker could not be read: {describe_error(error)}"
-                outcome = self._completeness.outcome_of_running(report.nodeid)
-                self._take_unchecked(report, why, _worker_of(report) or self._check.attempts.worker, outcome)
-                delattr(report, RECORD_ATTRIBUTE)
+            decoded = self._decoded(found, report)
+            if decoded is None:
                 return
+            record = decoded
             if record.verdict == "leaked" and self._status is None:
                 self._status = LeakedStatus()
                 self._check.config.pluginmanager.register(self._status, "gpuleak-status")
@@ -90,6 +79,27 @@ class Recorder:
             record = record._replace(rerun=True)
             encoded = encoded and {**encoded, "rerun": True}
         self._take(record, encoded)
+
+    def _note_phase(self, report: pytest.TestReport) -> None:
+        nodeid, passed = report.nodeid, report.outcome == "passed"  # pytest writes the nodeid each time
+        self._without_record[nodeid] = report
+        if report.when == "call" or not passed:
+            (self._counted.add if report.outcome in _COUNTED else self._counted.discard)(nodeid)
+        if not passed or hasattr(report, "wasxfail"):
+            self._note_outcome(report)
+
+    def _decoded(self, found: dict[str, Any], report: pytest.TestReport) -> TestRecord | None:
+        """Return a worker's record; None where it cannot be read, and the test is noted as unchecked."""
+        try:
+            return decode_test(found)
+        except Exception as error:  # noqa: BLE001 - one record that cannot be read is no reason to end the run
+            from pytest_gpuleak.model.isolation import describe_error
+
+            why = f"the record of its worker could not be read: {describe_error(error)}"
+            outcome = self._completeness.outcome_of_running(report.nodeid)
+            self._take_unchecked(report, why, _worker_of(report) or self._check.attempts.worker, outcome)
+            delattr(report, RECORD_ATTRIBUTE)
+            return None
 
     def _is_counted_elsewhere(self, record: TestRecord, teardown: pytest.TestReport) -> bool:
         """Tell whether another attempt of the test is the one to count: pytest has counted no phase of this one."""

@@ -58,7 +58,7 @@ def test_a_code_has_a_full_page(code: Any) -> None:
     lines = page(code).splitlines()
     assert lines[0] == f"# {code.id} {code.title}"
     assert all(len(line) <= 80 or "https://" in line or line.startswith("    ") for line in lines)
-    assert all(text.strip() for text in (code.pattern, code.leaks, code.why, code.fix, code.fixed))
+    assert all(text.strip() for text in (code.pattern, code.leaks, code.why, code.fix, code.fixed, code.known_problems))
 
 
 def test_the_libraries_named_are_those_of_the_page_on_real_leaks() -> None:
