@@ -90,8 +90,7 @@ def held_by_harness(
         below = containers_below(parameters)
         if below is None:
             parameters, below = [], []
-        frames = _Frames(test_class, attributes)
-        found = _Above(arrays, attributes, frames, (parameters, below), young_alone=young_alone)
+        found = _Above(arrays, attributes, test_class, frozenset(map(id, parameters)), below, young_alone=young_alone)
         parameters.clear()
         below.clear()
         return found.held_alone(frameworks)
@@ -142,24 +141,25 @@ def _hidden(item: object, test_class: type | None) -> dict[int, list[object]]:
 class _Above:
     """What the arrays can be reached from: young objects, the test's instance and its parameters."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - an object that held them would be one more referrer
         self,
         arrays: Sequence[object],
         item: Mapping[str, object],
-        frames: _Frames,
-        parameters: tuple[Sequence[object], Sequence[object]],
+        test_class: type | None,
+        parameters: frozenset[int],
+        below_parameters: Sequence[object],
         *,
         young_alone: bool,
     ) -> None:
-        own_parameters, below_parameters = parameters
         self._arrays = frozenset(map(id, arrays))
-        self._parameters = frozenset(map(id, own_parameters))
+        self._parameters = parameters
         self._graph = Graph()
         objects = self._graph.objects
         objects.update({id(array): array for array in arrays})
+        frames = _Frames(test_class, item)
         self._known = Counter(self._arrays)  # the caller's sequence
         old = [*frames.instances, *below_parameters]
-        own = {id(arrays), id(item), id(objects), id(frames.instances), id(parameters), *map(id, parameters), id(old)}
+        own = {id(arrays), id(item), id(objects), id(frames.instances), id(below_parameters), id(old)}
         own |= frames.on_stack
         level = list(objects.values())
         most = MAX_OBJECTS if young_alone else MAX_OF_HEAP

@@ -92,7 +92,7 @@ bases = pytest.mark.parametrize(
     ],
 )
 def test_what_the_first_instance_alone_keeps_does_not_grow(run: Runner, suite: str, options: tuple[str, ...]) -> None:
-    found = run(suite, *options)
+    found = run(suite, *options, apart=True)
     failed = {
         name: [(one["kind"], one["bytes"]) for one in test["findings"] if one["failed"]]
         for name, test in found.tests.items()
@@ -111,6 +111,6 @@ def test_what_the_first_instance_alone_keeps_does_not_grow(run: Runner, suite: s
     indirect=True,
 )
 def test_it_is_told_without_a_report_too(run: Runner, suite: str) -> None:
-    found = run(suite, report=False)
+    found = run(suite, report=False, apart=True)
     leaked = 4 if "TestIt(unittest" in suite else 5
     found.result.stdout.fnmatch_lines([f"gpu-leak: {leaked} leaked, *"])
