@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.model.records import RunReport
 
-WRITERS = {".json": "json", ".html": "html", ".sarif": "sarif", ".md": "markdown"}
+WRITERS = {
+    ".json": "json",
+    ".html": "html",
+    ".sarif": "sarif",
+    ".md": "markdown",
+}
 """The formats by suffix of the path, in lower case. A new format is a new row, and a module with `encode_report`."""
 
 _FOLDERS = {"json": "json.write", "html": "html.page"}

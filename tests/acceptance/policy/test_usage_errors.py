@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuleak.reports.formats import WRITERS
+
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
@@ -182,7 +184,9 @@ def test_a_worker_s_usage_error_is_the_run_s(run_policy: RunPolicy, pytester: py
 
 
 class TestReportPaths:
-    ACCEPTED = "accepted is a file (.json, .html, .sarif or .md) in a folder that may be written to"
+    ACCEPTED = (
+        f"accepted is a file ({', '.join([*WRITERS][:-1])} or {[*WRITERS][-1]}) in a folder that may be written to"
+    )
 
     def error(self, run: RunPolicy, path: str) -> str:
         text: str = run("--gpu-leak", f"--gpu-leak-report={path}").error
