@@ -29,7 +29,7 @@ GRAVITY: dict[Verdict, int] = {"unchecked": 0, "clean": 1, "noted": 2, "allowed"
 DIFFERING = "differing"
 """Key of `environment` and `policy` that lists what the merged reports disagree on."""
 
-_ADDED_UP = ("budgets_unchecked", "rerun")
+_ADDED_UP = ("budgets_unchecked", "rerun", "would_fail")
 """Counts of a summary that do not follow from the records, and are added up."""
 
 _BLOCK = 64

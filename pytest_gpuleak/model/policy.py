@@ -50,6 +50,7 @@ class Settings(NamedTuple):
         top: how many of the heaviest tests are listed at the end.
         snapshots: folder for the allocator's history of leaking tests; None: none is written.
         strict: whether the run fails where the check itself or a user's hook failed.
+        warn: whether leaks are shown and reported, and fail nothing; `strict` and `fail_stale` are off then.
     """
 
     enabled: bool
@@ -64,6 +65,7 @@ class Settings(NamedTuple):
     update_baseline: bool = False
     fail_stale: bool = False
     strict: bool = False
+    warn: bool = False
 
 
 def describe(settings: Settings) -> dict[str, Any]:

@@ -15,20 +15,24 @@ if TYPE_CHECKING:
     from pytest_gpuleak.reports.grouping import Entry
 
 MAX_ANNOTATIONS = 10
-"""Errors of one step that GitHub shows (https://docs.github.com/rest/checks/runs)."""
+"""Errors, or warnings, of one step that GitHub shows (https://docs.github.com/rest/checks/runs)."""
 
 _TITLE_LIMIT = 200
 
 
 def render_annotations(report: RunReport) -> list[str]:
-    """Write the commands, a line each: `MAX_ANNOTATIONS` errors at most, and a notice of known and stale leaks."""
+    """Write the commands, a line each: `MAX_ANNOTATIONS` errors at most, and a notice of known and stale leaks.
+
+    With `--gpu-leak-warn` they are warnings.
+    """
     prefix = root_of(report)
     failed = [entry for entry in findings_of(report) if entry[1].failed]
     culprits = isolated(lambda: _largest_first(culprits_of(failed, prefix)), lambda _: [[entry] for entry in failed])
-    lines = [_error_safely(met, prefix) for met in culprits[:MAX_ANNOTATIONS]]
+    level = "warning" if "would_fail" in report.summary else "error"
+    lines = [_annotate_safely(level, met, prefix) for met in culprits[:MAX_ANNOTATIONS]]
     if len(culprits) > MAX_ANNOTATIONS:
         more = count_of(len(culprits) - MAX_ANNOTATIONS, "more leak")
-        lines.append(f"gpu-leak: {more} not annotated (GitHub shows {MAX_ANNOTATIONS} errors a step); see GPU LEAKS")
+        lines.append(f"gpu-leak: {more} not annotated (GitHub shows {MAX_ANNOTATIONS} {level}s a step); see GPU LEAKS")
     known = sum(found.known for _, found in findings_of(report))
     notes = [count_of(known, "known leak")] if known else []
     if report.stale:
@@ -52,14 +56,14 @@ def _largest_first(culprits: list[list[Entry]]) -> list[list[Entry]]:
     return sorted(sorted_findings, key=lambda met: -sum(found.bytes for _, found in met))
 
 
-def _error_safely(met: list[Entry], prefix: str) -> str:
+def _annotate_safely(level: str, met: list[Entry], prefix: str) -> str:
     def unshown(why: str) -> str:
-        return f"::error title=GPU leak::{_escape_data(describe_unshown(*met[0], why))}"
+        return f"::{level} title=GPU leak::{_escape_data(describe_unshown(*met[0], why))}"
 
-    return isolated(lambda: _error(met, prefix), unshown)
+    return isolated(lambda: _annotate(level, met, prefix), unshown)
 
 
-def _error(met: list[Entry], prefix: str) -> str:
+def _annotate(level: str, met: list[Entry], prefix: str) -> str:
     record, found = met[0]
     place = places_of(found, record, prefix)[0][1]
     name = name_of(record)
@@ -69,4 +73,4 @@ def _error(met: list[Entry], prefix: str) -> str:
     message = f"{clean_text(name, ID_LIMIT)}\n{render_short(found)}{also}"
     properties = {"file": place.file, "line": str(place.line), "title": title}
     written = ",".join(f"{key}={escape_property(value)}" for key, value in properties.items())
-    return f"::error {written}::{_escape_data(message)}"
+    return f"::{level} {written}::{_escape_data(message)}"

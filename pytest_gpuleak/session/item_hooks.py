@@ -108,11 +108,13 @@ class RuntestHooks(FixtureHooks):
         if record.verdict in QUIET_VERDICTS and not self._sends and os.getpid() == self._process:
             # The record goes only to the recorder of this process, which takes it off the report.
             setattr(report, RECORD_ATTRIBUTE, record)
-            note_properties(report, record)
         else:
             attach(report, record)
-            if record.verdict == "leaked":
-                self._fail(item, report)
+        if self._check.settings.warn:
+            return
+        note_properties(report, record)
+        if record.verdict == "leaked":
+            self._fail(item, report)
 
     def _fail(self, item: pytest.Item, report: pytest.TestReport) -> None:
         """Fail the test for its leak once its report is logged, or now if that happens in another process."""

@@ -88,6 +88,8 @@ OPTIONS = (
     Option("fail_stale", "switch", "", "off", "fail the run if the baseline lists leaks that are gone", "fail_stale"),
     Option("strict", "switch", "", "off",
            "fail the run if a test could not be checked because the check itself, or a hook of yours, failed", "strict"),
+    Option("warn", "switch", "", "off",
+           "show and report leaks, and fail nothing for them: outcomes, exit status and JUnit stay as they are", "warn"),
     Option("report", "paths", "PATH", "",
            "write a report when the run ends, any number of times: .json, .html, .sarif or .md", "report_paths"),
 )

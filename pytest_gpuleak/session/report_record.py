@@ -40,7 +40,6 @@ def encode_safely(record: TestRecord | FixtureRecord) -> dict[str, Any]:
 def attach(report: pytest.TestReport, record: TestRecord) -> None:
     """Put a test's record into its teardown's report, as plain data."""
     setattr(report, RECORD_ATTRIBUTE, encode_safely(record))
-    note_properties(report, record)
 
 
 def fail(report: pytest.TestReport) -> None:

@@ -29,10 +29,11 @@ from pytest_gpuleak.session.closing import (
     nothing,
 )
 from pytest_gpuleak.session.config.markers import check_markers
-from pytest_gpuleak.session.config.settings import read_scan, read_settings
+from pytest_gpuleak.session.config.settings import FAILING, read_scan, read_settings
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.item_hooks import RuntestHooks
 from pytest_gpuleak.session.leak_check import LeakCheck
+from pytest_gpuleak.session.options import ini_name, is_given
 from pytest_gpuleak.session.peak_hooks import shared_probes, take_over_meter
 from pytest_gpuleak.session.pytest_internals import plugin_packages, runs_nothing
 from pytest_gpuleak.session.ranks import path_of_rank, rank_of
@@ -152,14 +153,21 @@ class Session:
 
     def pytest_report_header(self) -> list[str]:
         """Return a line on how tests are judged."""
-        policy = self._settings.policy
+        policy, on = self._settings.policy, "warns of" if self._settings.warn else "fails on"
         return [
             (
-                f"gpu-leak: {self._run.check.mode}; fails on {_growth_that_fails(policy)}, "
-                f"fails on {format_bytes(policy.retained_bytes)} or more left behind; re-runs a suspect {policy.confirm} x"
+                f"gpu-leak: {self._run.check.mode}; {on} {_growth_that_fails(policy)}, "
+                f"{on} {format_bytes(policy.retained_bytes)} or more left behind; re-runs a suspect {policy.confirm} x"
             ),
+            *self._describe_unused(),
             *self._describe_rank(),
         ]
+
+    def _describe_unused(self) -> list[str]:
+        if not self._settings.warn:
+            return []
+        unused = [f"--{ini_name(name).replace('_', '-')}" for name in FAILING if is_given(self._config, name)]
+        return [f"gpu-leak: --gpu-leak-warn fails nothing, so {name} has no effect" for name in unused]
 
     def _describe_rank(self) -> list[str]:
         paths = self._settings.report_paths

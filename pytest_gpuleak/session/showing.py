@@ -23,10 +23,10 @@ def show_run(run: Run, terminalreporter: Any) -> None:
         report = ledger.report(run.settings, run.check.mode, on_file=False)
         summary = report.summary
         run.attempt("showing the leaks", lambda: _show_findings(run, report, terminalreporter), nothing)
-        if ledger.fixture_leaked:
+        if ledger.fixture_leaked and not run.settings.warn:
             run.attempt("colouring the last line", lambda: colour_red(run.config), nothing)
     else:
-        summary = ledger.summary(run.settings.top, on_file=False)
+        summary = ledger.summary(run.settings, on_file=False)
     last = run.attempt("counting the tests", lambda: render_summary(summary), lambda: "gpu-leak: no counts")
     for fault in dict.fromkeys([*run.lines, *run.faults]):
         terminalreporter.line(f"gpu-leak: {clean_text(fault, TEXT_LIMIT)}")
@@ -69,7 +69,8 @@ def show_short_summary(run: Run, terminalreporter: Any) -> None:
         terminalreporter.write_sep("=", "short test summary info", cyan=True, bold=True)
     for line in lines:
         word, _, rest = line.partition(" ")
-        terminalreporter.write_line(f"{terminalreporter._tw.markup(word, red=True)} {rest}")
+        colour = {"yellow": True} if run.settings.warn else {"red": True}
+        terminalreporter.write_line(f"{terminalreporter._tw.markup(word, **colour)} {rest}")
 
 
 def _short_summary(run: Run, *, every: bool) -> list[str]:
@@ -85,7 +86,8 @@ def _show_findings(run: Run, report: RunReport, terminalreporter: Any) -> None:
     verbosity, width = int(run.config.option.verbose), terminalreporter._tw.fullwidth
     lines: list[str] = run.attempt("showing the leaks", lambda: _leak_lines(report, verbosity, width), list)
     if lines and verbosity >= 0:
-        terminalreporter.section("GPU LEAKS", red=report.summary["leaked"] > 0 or run.ledger.fixture_leaked)
+        leaked = report.summary["leaked"] > 0 or run.ledger.fixture_leaked
+        terminalreporter.section("GPU LEAKS", **({"yellow": leaked} if run.settings.warn else {"red": leaked}))
     if verbosity >= 0:
         lines += run.attempt("showing the codes", lambda: _code_lines(report), list)
     # Also with `-q`, as pytest does with `--durations`: they were asked for.

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuleak.model.findings import WAITING, Finding, Holder, Judged
 from pytest_gpuleak.model.outcomes import TestRecord, Verdict
+from pytest_gpuleak.model.policy import Policy, Settings
 from pytest_gpuleak.session.records.run_records import RunRecords
 
 pytestmark = pytest.mark.interpreter
@@ -45,7 +46,7 @@ def test_the_summary_is_the_same_without_the_records(tests: list[TestRecord]) ->
     for test in tests:
         detailed.add_test(test)
         brief.add_test(test)
-    whole, short = detailed.summary(0, on_file=False), brief.summary(0, on_file=False)
+    whole, short = (one.summary(Settings(True, Policy()), on_file=False) for one in (detailed, brief))
     # Added up in another order, sums of floats differ in the last digits.
     for name in ("overhead_s", "duration_s"):
         assert abs(whole.pop(name) - short.pop(name)) < 1e-6 * (1 + len(tests))

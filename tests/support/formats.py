@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _SARIF_SCHEMA = Path(__file__).with_name("sarif-schema-2.1.0.json")
 _TAG = re.compile(r"<(/?)([a-z]+)>")
-_ANNOTATION = re.compile(r"::(error|notice) [^:]*::[^\r\n]*|gpu-leak: [^\r\n]*")
+_ANNOTATION = re.compile(r"::(error|warning|notice) [^:]*::[^\r\n]*|gpu-leak: [^\r\n]*")
 
 
 @functools.cache

@@ -28,6 +28,8 @@ def render_summary(counts: Mapping[str, Any]) -> str:
     listed = [f"{counts[name]} {name}" for name in ("known", "stale") if counts.get(name)]
     if listed:
         parts.append(f"baseline: {', '.join(listed)}")
+    if "would_fail" in counts:
+        parts.append(f"{count_of(counts['would_fail'], 'test')} would fail without --gpu-leak-warn")
     cost = _cost(counts.get("overhead_per_test_us")) + _cost_of_suspects(counts.get("suspects") or {})
     return f"gpu-leak: {', '.join(parts)}{cost}"
 

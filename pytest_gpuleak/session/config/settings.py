@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.session.config.given_values import Given
 
+FAILING = ("strict", "fail_stale")
+"""Options that fail a run, which `--gpu-leak-warn` switches off."""
+
 _POLICY_FIELDS = {option.name: option.target for option in OPTIONS if option.target in Policy._fields}
 
 
@@ -40,6 +43,8 @@ def read_settings(config: pytest.Config) -> Settings:
             of_the_run[option.target] = given.folder / given.value
         else:
             of_the_run[option.target] = given.value
+    if of_the_run.get("warn"):
+        of_the_run.update(dict.fromkeys(FAILING, False))
     return Settings(**{**of_the_run, "enabled": enabled, "policy": build_policy(named), "named": named})
 
 

@@ -65,13 +65,13 @@ class Recorder:
             if decoded is None:
                 return
             record = decoded
-            if record.verdict == "leaked" and self._status is None:
+            if record.verdict == "leaked" and self._status is None and not self._settings.warn:
                 self._status = LeakedStatus()
                 self._check.config.pluginmanager.register(self._status, "gpuleak-status")
                 colour_red(self._check.config)
         else:
             record = cast("TestRecord", found)
-        if record.verdict in QUIET_VERDICTS:
+        if record.verdict in QUIET_VERDICTS or self._settings.warn:
             delattr(report, RECORD_ATTRIBUTE)  # pytest keeps every report until the session ends
         elif hasattr(report, AGAIN_ATTRIBUTE):
             self._ledger.forget_leaked(record)

@@ -117,7 +117,7 @@ class RunRecords:
             policy=isolated(
                 lambda: {**describe(settings), "strategy": mode}, lambda why: {"strategy": f"unknown ({why})"}
             ),
-            summary=self.summary(settings.top, on_file=on_file),
+            summary=self.summary(settings, on_file=on_file),
             tests=tuple(self.tests),
             fixtures=tuple(self.fixtures),
             stale=self.stale,
@@ -125,10 +125,12 @@ class RunRecords:
             faults=tuple(self.faults),
         )
 
-    def summary(self, top: int, *, on_file: bool) -> dict[str, Any]:
-        """Return the summary of the run's report, with the `top` heaviest tests."""
+    def summary(self, settings: Settings, *, on_file: bool) -> dict[str, Any]:
+        """Return the summary of the run's report, with as many of the heaviest tests as the settings ask for."""
+        top, counts = settings.top, summarise(self._all(), self.fixtures)
         return {
-            **summarise(self._all(), self.fixtures),
+            **counts,
+            **({"would_fail": counts["leaked"]} if settings.warn else {}),
             "known": sum(
                 found.known for records in (self.tests, self.fixtures) for one in records for found in one.findings
             ),

@@ -16,7 +16,7 @@ from pytest_gpuleak.engine.stages import CheckTimeoutError
 from pytest_gpuleak.model.source_files import is_user_file, shorten
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.session.pytest_internals import warn
-from pytest_gpuleak.session.report_record import HUNG_ATTRIBUTE, attach
+from pytest_gpuleak.session.report_record import HUNG_ATTRIBUTE, attach, note_properties
 from pytest_gpuleak.session.rerun.watchdog import CannotWatchError, describe_place, watch
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ class Hang:
         location = (nodeid.partition("::")[0], None, nodeid) if self.item is None else self.item.location
         report = pytest.TestReport(nodeid, location, {}, "passed", None, "teardown")
         attach(report, record)
+        note_properties(report, record)
         setattr(report, HUNG_ATTRIBUTE, True)
         return report
 
