@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.explain.edge_to_edit import KEEPS_KEY, edge_to_edit, is_edited_as_a_whole
+from pytest_gpuleak.explain.edge_to_edit import FIXED, KEEPS_KEY, edge_to_edit, is_edited_as_a_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from pytest_gpuleak.model.findings import Finding, Holder, Origin
+    from pytest_gpuleak.model.findings import Finding, Holder, Origin, PathStep
 
 _ATTRIBUTE: Final = re.compile(r"\.[^\W\d]\w*")
 _CONTAINER: Final = re.compile(r"\.?[^\W\d]\w*|\['[^\W\d]\w*'\]")
@@ -117,9 +117,11 @@ def _where_edited(
 
     if deciding is None:
         return _first_line(files, lambda file: source_lines.line_of_registration(file, holder.root))
+    while deciding and holder.path[deciding].type in FIXED:  # what cannot change is made anew where its owner is set
+        deciding -= 1
     step = holder.path[deciding]
     if not step.edge.startswith((" (item of", "[")):
-        return _where_set(step.type, step.edge)
+        return _where_set(step, files)
 
     def ran(file: str) -> list[int]:
         return [origin.line for origin in created if origin.file == file]
@@ -163,18 +165,41 @@ def _first_line(files: Iterable[str], find: Callable[[str], int | None]) -> tupl
     return next(((file, line) for file in files if (line := find(file)) is not None), (None, None))
 
 
+def _where_set(step: PathStep, files: Sequence[str]) -> tuple[str | None, int | None]:
+    """Return the line that sets an attribute: in its class, or from outside, as ``model.cache = ...`` in a test."""
+    from pytest_gpuleak.explain import source_lines
+
+    if _ATTRIBUTE.fullmatch(step.edge) is None:
+        return None, None
+    attribute = step.edge[1:]
+    place = _where_class_sets(step.type, attribute)
+    if place[0] is None:
+        searched = dict.fromkeys(filter(None, (*files, _file_of(step.type))))
+        place = _first_line(searched, lambda file: source_lines.line_of_setting(file, attribute))
+    return place
+
+
 @functools.lru_cache(maxsize=256)
-def _where_set(label: str, edge: str) -> tuple[str | None, int | None]:
-    """Return the line that sets an attribute of a user's class; nothing for any other reference."""
+def _where_class_sets(label: str, attribute: str) -> tuple[str | None, int | None]:
+    """Return the line in a user's class, or in a class that it is derived from, that sets an attribute."""
     from pytest_gpuleak.explain.definitions import Places
-    from pytest_gpuleak.heap.safe_access import loaded_module
+    from pytest_gpuleak.heap import safe_access
 
     module, name = label, ""
-    while _ATTRIBUTE.fullmatch(edge) and "." in module and " " not in label:
+    while "." in module and " " not in label:
         module, _, last = module.rpartition(".")
         name = f"{last}.{name}" if name else last
-        if loaded_module(module) is not None:
-            return Places().of_attribute(module, name, edge[1:])
+        if safe_access.loaded_module(module) is None:
+            continue
+        places = Places()
+        found: Any = safe_access.resolve(module, name)
+        lines: list[tuple[str | None, str]] = [(module, name)]
+        if safe_access.is_a(found, type):
+            lines += [
+                (safe_access.class_module(one), safe_access.class_qualname(one)) for one in safe_access.mro(found)[1:-1]
+            ]
+        set_in = (places.of_attribute(at, of, attribute) for at, of in lines if at is not None)
+        return next((place for place in set_in if place[0] is not None), (None, None))
     return None, None
 
 

@@ -24,6 +24,10 @@ _DEFINITION: Final = re.compile(
 )
 
 
+SETTING: Final = r"\.{name}[ \t]*(?::[^=\n]+)?[-+*/|&]?=(?!=)(?![ \t]*None[ \t]*(?:#.*)?$)"
+"""What sets an attribute to a value other than None, as a regular expression with a place for the `name`."""
+
+
 class Places:
     """Look up definitions, reading each source file once. Keep it no longer than one search."""
 
@@ -40,21 +44,17 @@ class Places:
         return file, self._files[file].line_of(name) if len(name) <= safe_access.MAX_NAME else None
 
     def of_attribute(self, module: str, class_name: str, attribute: str) -> tuple[str | None, int | None]:
-        """Return a class's file, and the line that first sets an attribute to a value, to None, or else the class's."""
+        """Return a class's file, and the first line in the class that sets an attribute to a value other than None."""
         file, line = self.of_name(module, class_name)
         if file is None or line is None:
             return None, None
-        setting = re.compile(rf"\.{re.escape(attribute)}[ \t]*(?::[^=\n]+)?[-+*/|&]?=(?!=)")
-        first: int | None = None
+        setting = re.compile(SETTING.format(name=re.escape(attribute)))
         for number, text in enumerate(read_source(file).split("\n")[line - 1 :], line):
             if number > line and text and not (text[0].isspace() or text[0] in "#)]}"):
                 break  # the class ends
-            found = setting.search(text)
-            if found is not None:
-                if text[found.end() :].strip() != "None":
-                    return file, number
-                first = first or number
-        return file, first or line
+            if setting.search(text):
+                return file, number
+        return None, None
 
     def of_function(self, function: object) -> tuple[str | None, int | None]:
         """Return file and line of the code of a function, or of what a method, partial or `lru_cache` wraps."""

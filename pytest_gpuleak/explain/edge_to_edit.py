@@ -39,7 +39,8 @@ _NAMED_KEY: Final = re.compile(r"\['[^\W\d]+'\]")
 
 _OMITTED: Final = re.compile(r" … (\d+) more … ")
 _WORDS: Final = (" (item of", " (a key)", " (cached result)", " (cache key)")
-_FIXED: Final = ("tuple", "frozenset", "mappingproxy", "memoryview")
+FIXED: Final = ("tuple", "frozenset", "mappingproxy", "memoryview")
+"""Types whose items cannot be taken out."""
 
 _TRACEBACK: Final = ".__traceback__"
 
@@ -105,7 +106,7 @@ def _reference_to_key(path: Sequence[PathStep], index: int) -> int:
 
 def _is_entry(path: Sequence[PathStep], index: int, before_is: bool) -> bool:
     step = path[index]
-    if _ITEM.fullmatch(step.edge) is None or step.type in _FIXED or step.type.endswith(PART_MARKS):
+    if _ITEM.fullmatch(step.edge) is None or step.type in FIXED or step.type.endswith(PART_MARKS):
         return False
     if index == 0:
         return True
@@ -115,7 +116,7 @@ def _is_entry(path: Sequence[PathStep], index: int, before_is: bool) -> bool:
     if before.type.startswith(OF_FRAMEWORKS) or step.type.startswith(OF_FRAMEWORKS):
         return False
     # An entry of a library's entry: ``.param_groups[0]['params'][1]``.
-    return not _ITEM.fullmatch(before.edge) or before.type in _FIXED or before_is
+    return not _ITEM.fullmatch(before.edge) or before.type in FIXED or before_is
 
 
 def _is_users(label: str) -> bool:

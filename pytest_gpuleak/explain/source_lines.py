@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.explain.definitions import read_source
+from pytest_gpuleak.explain.definitions import SETTING, read_source
 from pytest_gpuleak.heap.safe_access import MAX_NAME
 
 if TYPE_CHECKING:
@@ -75,6 +75,11 @@ def line_of_adding(file: str, container: str, ran: Container[int] = ()) -> int |
     if container[0] in ".[":
         ways.append(_BY_KEY.format(name=name) + _ADDING)
     return _only_line(file, "|".join(ways), ran)
+
+
+def line_of_setting(file: str, attribute: str) -> int | None:
+    """Return the only line that sets an attribute of any object to a value other than None."""
+    return _only_line(file, f"(?m){SETTING.format(name=attribute)}") if _is_name(attribute) else None
 
 
 def _written(container: str) -> str:

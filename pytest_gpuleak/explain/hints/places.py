@@ -78,7 +78,18 @@ def growing_container(trail: Trail) -> str | None:
 
 
 def growing_chain(trail: Trail) -> str | None:
-    """Recognise objects of one class that each refer to the one before: each run adds a link."""
+    """Recognise objects of one class, or tuples, that each refer to the one before: each run adds a link."""
+    index = trail.grows_at
+    if (
+        index is not None
+        and trail.type(index) == trail.type(index + 1) == "tuple"
+        and _is_users_place(trail, index + 1)
+    ):
+        first = next(at for at in range(index + 1) if all(trail.type(link) == "tuple" for link in range(at, index + 1)))
+        return (
+            f"Each run puts the tuple in {trail.owner(first)} into a new one, which keeps it by {code(trail.edge(index))}: "
+            "reset it in teardown, or keep no more of the older one than is needed."
+        )
     index = _growing_attribute(trail)
     if index is None or trail.type(index) != trail.type(index + 1):
         return None
