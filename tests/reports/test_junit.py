@@ -9,7 +9,7 @@ import pytest
 
 from pytest_gpuleak.model.findings import Holder
 from pytest_gpuleak.reports.junit import MAX_LISTED, properties_of
-from pytest_gpuleak.session.report_record import attach
+from pytest_gpuleak.session.report_record import note_properties
 from tests.support.hostile import TEXTS, hostile_finding
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def test_pytests_report_carries_them_and_the_tests_own(make: Any) -> None:
     report = pytest.TestReport(
         "t.py::test_a", ("t.py", 0, "test_a"), {}, "passed", None, "teardown", user_properties=own
     )
-    attach(report, make.test("t.py::test_a", make.finding()))
+    note_properties(report, make.test("t.py::test_a", make.finding()))
     assert report.user_properties[:2] == [("mine", "1"), ("gpu_leak_verdict", "leaked")]
     assert own == [("mine", "1")]
 

@@ -286,17 +286,19 @@ def _line(group: Group) -> str:
 
 
 def _failing(report: RunReport) -> list[Entry]:
-    return [one for verdict, entries in _sections(report) if verdict == "leaked" for one in entries if one[1].failed]
+    return [one for verdict, entries in _sections(report) if verdict == "leaked" for one in entries]
 
 
 def _sections(report: RunReport) -> Iterator[tuple[str, Sequence[Entry]]]:
     sections: dict[str, list[Entry]] = {"leaked": [], "noted": [], "allowed": []}
     for test in report.tests:
-        if test.verdict in sections:
-            sections[test.verdict] += [(test, found) for found in test.findings]
+        for found in test.findings if test.verdict in sections else ():
+            # A test that leaks may have notes beside its leaks.
+            sections[test.verdict if found.failed or test.verdict != "leaked" else "noted"].append((test, found))
     for fixture in report.fixtures:
-        verdict = "leaked" if any(found.failed for found in fixture.findings) else "noted"
-        sections[verdict if fixture.allowed is None else "allowed"] += [(fixture, found) for found in fixture.findings]
+        for found in fixture.findings:
+            verdict = "leaked" if found.failed else "noted"
+            sections[verdict if fixture.allowed is None else "allowed"].append((fixture, found))
     yield from sections.items()
 
 
@@ -305,7 +307,7 @@ def _titles(group: Group, verdict: str, width: int, *, every: bool) -> list[str]
 
     def part() -> list[str]:
         reason = f": {clean_text(record.allowed, TEXT_LIMIT)}" if record.allowed else ""
-        known = verdict == "noted" and any(found.known for found in record.findings)
+        known = verdict == "noted" and any(found.known for _, found in group.entries)
         word = "KNOWN" if known else verdict.upper()
         if not group.is_shared:
             return [f"{word} {name_of_record(record)}{_worker(record)}{reason}"]

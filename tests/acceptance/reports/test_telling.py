@@ -156,3 +156,20 @@ def test_a_test_that_is_unchecked_for_another_reason_is_no_notebook(run: Runner)
 def test_a_plan_of_setups_counts_no_test(run: Runner) -> None:
     lines = run("def test_one(): pass", "--setup-plan").result.outlines
     assert not any("clean" in line for line in lines)
+
+
+def test_a_note_of_a_test_that_leaks_stands_among_the_notes(run: Runner) -> None:
+    source = """
+        KEPT = []
+
+        class Node:
+            pass
+
+        def test_it():
+            KEPT.append(Buffer(8))
+            node = Node()
+            node.me, node.value = node, Buffer(1000)
+    """
+    lines = run(source, "-v").result.outlines
+    titles = [line for line in lines if line.startswith(("LEAKED test_it", "NOTED test_it"))]
+    assert titles[:2] == ["LEAKED test_it.py::test_it", "NOTED test_it.py::test_it"]
