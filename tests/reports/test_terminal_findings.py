@@ -119,15 +119,20 @@ class TestFinding:
         for text in (terminal.render_short(cycle), terminal.render_line(cycle)):
             assert text == "cycle (a note): 1 tensor, 4.0 MiB on cuda:0; held until the garbage collector ran"
 
-    def test_a_long_chain_is_shortened_between_its_root_and_its_end(self, make: Any) -> None:
+    def test_a_long_chain_is_wrapped_at_its_dots_and_nothing_of_it_is_cut(self, make: Any) -> None:
         text = "app.trainer.Trainer.registry" + "".join(f".child_{index}" for index in range(20)) + "['params'][1].grad"
         finding = make.finding(holder=Holder("class", "app.trainer.Trainer.registry", text))
-        held, kind = terminal.render_finding(finding)[1:3]
-        assert held.startswith("  held by  app.trainer.Trainer.registry.child_0")
-        assert " ... " in held
-        assert held.endswith("['params'][1].grad")
-        assert len(held) <= 80
+        *held, kind = terminal.render_finding(finding)[1:6]
+        assert held[0].startswith("  held by  app.trainer.Trainer.registry.child_0")
+        assert "".join(line.removeprefix("  held by").strip() for line in held) == text
+        assert all(len(line) <= 80 for line in held)
         assert kind == "           (class attribute)"
+
+    def test_no_line_of_a_long_chain_begins_as_a_command_of_githubs(self, make: Any) -> None:
+        text = "app.S" + "".join(f"[{index} ::error::z{'x' * 20}]" for index in range(9))
+        lines = terminal.render_finding(make.finding(holder=Holder("module", "app.S", text)))
+        assert len(lines) > 5
+        assert not any(line.lstrip().startswith("::") for line in lines)
 
     def test_a_place_is_never_cut_and_its_code_moves_below(self, make: Any) -> None:
         origin = Origin("src/" * 20 + "model.py", 1400, "forward", "self.meter.update(" + "x, " * 40 + ")")
@@ -177,14 +182,14 @@ class TestFinding:
         path = (PathStep(f"['{'k' * 90}']", "dict"), PathStep(".x", "app.A"))
         holder = Holder("module", "app.S", "", path, "app.py", 3, 0, f"{'src/' * 8}app.py", 31)
         short, long = (
-            terminal.render_finding(make.finding(holder=dataclasses.replace(holder, edit_file=file)))[2:4]
+            terminal.render_finding(make.finding(holder=dataclasses.replace(holder, edit_file=file)))[2:5]
             for file in ("app.py", "src/" * 16 + "app.py")
         )
-        assert short[1] == "               at app.py:31"
-        assert long == [
-            f"             ['{'k' * 19} ... {'k' * 19}']: app.A  <- cut here",
-            f"               at {'src/' * 16}app.py:31",
+        assert short[:2] == [
+            f"             ['{'k' * 28} ... {'k' * 26}']:",
+            "               app.A  <- cut here, at app.py:31",
         ]
+        assert long[1:] == ["               app.A  <- cut here", f"               at {'src/' * 16}app.py:31"]
 
     @pytest.mark.parametrize(
         ("verbosity", "shown", "rest"), [(0, 9, "... 16 references more ..."), (1, 30, "... 11 references more")]

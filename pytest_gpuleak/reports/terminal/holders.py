@@ -14,6 +14,7 @@ from pytest_gpuleak.reports.terminal.lines import (
     dimmed,
     fits,
     labelled,
+    wrap_name,
     wrapped,
 )
 from pytest_gpuleak.reports.wording import GONE, describe_holder
@@ -52,7 +53,8 @@ def chain_lines(holder: Holder, width: int, label: str) -> list[str]:
     whole = labelled(label, f"{_chain(holder, TEXT_LIMIT)}  ({_whereabouts(holder)})")
     if fits(whole, width):
         return [whole]
-    return [labelled(label, _chain(holder, width - len(LABEL_INDENT))), labelled("", f"({_whereabouts(holder)})")]
+    named = wrap_name(_chain(holder, TEXT_LIMIT), width, indent=labelled(label, ""), further=LABEL_INDENT)
+    return [*named, labelled("", f"({_whereabouts(holder)})")]
 
 
 def _path_lines(holder: Holder, width: int, *, end: str = "", every: bool = False) -> list[str]:
@@ -72,7 +74,7 @@ def _path_lines(holder: Holder, width: int, *, end: str = "", every: bool = Fals
         if index == holder.deciding:
             lines += [CutLine(line) for line in _cut_lines(_indented(depth, ""), edge, kind, holder, width)]
         else:
-            lines.append(DimLine(_step(_indented(depth, ""), edge, kind, width)))
+            lines += dimmed(_step_lines(_indented(depth, ""), edge, kind, width))
         depth += 1
     if left_out:
         lines.append(DimLine(_indented(depth, f"... {count_of(left_out, 'reference')} more")))
@@ -112,23 +114,22 @@ def place_to_edit(holder: Holder) -> str:
     return "" if holder.edit_file is None else _place(holder.edit_file, holder.edit_line)
 
 
-def _step(indent: str, edge: str, kind: str, width: int) -> str:
-    """Write a reference and the type that it leads to. Where both are too long for the line, each is cut in its middle."""
-    if not kind or fits(f"{indent}{edge}: {kind}", width):
-        return shorten_middle(f"{indent}{edge}", width) + (f": {kind}" if kind else "")
-    room = width - len(indent) - len(": ")
-    edge = shorten_middle(edge, max(room - width_of(kind), room // 2))
-    return f"{indent}{edge}: {shorten_middle(kind, room - width_of(edge))}"
+def _step_lines(indent: str, edge: str, kind: str, width: int) -> list[str]:
+    """Write a reference and the type that it leads to."""
+    return wrap_name(f"{edge}: {kind}" if kind else edge, width, indent=indent, further=f"{indent}  ")
 
 
 def _cut_lines(indent: str, edge: str, kind: str, holder: Holder, width: int) -> list[str]:
     known = place_to_edit(holder)
     place = f", at {known}" if known else ""
-    whole = (f"{indent}{edge}: {kind}" if kind else indent + edge) + CUT_HERE + place
-    if fits(whole, width):
-        return [whole]
-    line = _step(indent, edge, kind, width - len(CUT_HERE)) + CUT_HERE
-    return [line, f"{indent}  {place.removeprefix(', ')}"] if place else [line]
+    lines = _step_lines(indent, edge, kind, width)
+    if fits(lines[-1] + CUT_HERE + place, width):
+        return [*lines[:-1], lines[-1] + CUT_HERE + place]
+    if fits(lines[-1] + CUT_HERE, width):
+        lines[-1] += CUT_HERE
+    else:
+        lines.append(f"{indent}  {CUT_HERE.strip()}")
+    return [*lines, f"{indent}  {place.removeprefix(', ')}"] if place else lines
 
 
 def _place_to_edit(holder: Holder) -> list[str]:
@@ -163,7 +164,7 @@ def _with_place(label: str, text: str, place: str, width: int) -> list[str]:
     named = labelled(label, text)
     if " " in text and not fits(named, width):  # words, which can be wrapped
         return [*wrapped(label, text, width), labelled("", f"({place})")]
-    return [shorten_middle(named, width), labelled("", f"({place})")]
+    return [*wrap_name(text, width, indent=labelled(label, ""), further=LABEL_INDENT), labelled("", f"({place})")]
 
 
 def _whereabouts(holder: Holder) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from pytest_gpuleak.model.text import clean_text, width_of, wrap_text
+from pytest_gpuleak.model.text import clean_text, shorten_middle, width_of, wrap_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -86,6 +87,28 @@ def wrapped(label: str, text: str, width: int) -> list[str]:
     """Write cleaned and cut text behind its label, wrapped to the width."""
     lines = wrap_text(clean_text(text, TEXT_LIMIT), width, indent=labelled(label, ""), further=LABEL_INDENT)
     return lines or [labelled(label, "").rstrip()]
+
+
+_BREAKS: Final = re.compile(r"(?=\.\w|\[|/)|(?<=::)|(?<= )(?!::)")
+"""Where a line may end within a name or a path: nothing of what is to be edited is cut.
+
+No line begins with ``::``, which GitHub's runner takes for a command also behind blanks (actions/runner, ActionCommand.cs).
+"""
+
+
+def wrap_name(text: str, width: int, *, indent: str = "", further: str = "") -> list[str]:
+    """Wrap a dotted name, a chain of references or a path at its dots, brackets and blanks.
+
+    A part that is longer than a line is cut in its middle.
+    """
+    lines = [indent]
+    for whole in _BREAKS.split(text):
+        part = shorten_middle(whole, width - len(further))
+        if lines[-1] not in (indent, further) and not fits((lines[-1] + part).rstrip(), width):
+            lines[-1] = lines[-1].rstrip()
+            lines.append(further)
+        lines[-1] += part
+    return lines
 
 
 def first_lines(entries: Sequence[_T], limit: int, write: Callable[[_T], str], more: str) -> list[str]:

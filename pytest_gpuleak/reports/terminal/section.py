@@ -22,6 +22,7 @@ from pytest_gpuleak.reports.terminal.lines import (
     dimmed,
     fits,
     labelled,
+    wrap_name,
 )
 from pytest_gpuleak.reports.wording import FIXTURES_SHOWN, describe_owners
 
@@ -191,10 +192,13 @@ def _also_in(group: Group, width: int, *, every: bool) -> list[str]:
         return []
     others = [f"{name}, {format_bytes(size)}" for name, size in sorted(sizes.items(), key=lambda one: -one[1])]
     shown = others[: MAX_ENTRIES_VERBOSE if every else _TESTS_SHOWN]
-    lines = [labelled("also in", shown[0]), *(labelled("", name) for name in shown[1:])]
+    lines: list[str] = []
+    for name in shown:
+        label = "" if lines else "also in"
+        lines += wrap_name(name, width, indent=labelled(label, ""), further=f"{LABEL_INDENT}  ")
     if len(shown) < len(others):
         lines.append(labelled("", f"and {len(others) - len(shown)} more{'' if every else ' (-v shows all)'}"))
-    return [shorten_middle(line, width) for line in lines]
+    return lines
 
 
 def _in_full(group: Group, verbosity: int, width: int) -> list[str]:
