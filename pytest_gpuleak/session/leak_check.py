@@ -5,8 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.engine.program_growth import count_compiled, programs_explain
-from pytest_gpuleak.engine.suspicion import is_worth_a_check
+from pytest_gpuleak.engine.suspicion import count_compiled, is_worth_a_check, programs_explain
 from pytest_gpuleak.model.outcomes import CHECKED
 from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.item_harness import ItemHarness

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuleak.adapters.arrays import _AT_ONCE, _outlives_tests, are_plain, note_permanent, select_arrays
-from pytest_gpuleak.adapters.torch.arrays import TorchArrays
+from pytest_gpuleak.adapters.torch.framework import TorchArrays
 from tests.conftest import forget_torch
 
 pytestmark = pytest.mark.interpreter

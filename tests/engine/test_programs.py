@@ -10,9 +10,9 @@ import pytest
 
 from pytest_gpuleak.engine.confirm.program_evidence import ProgramEvidence
 from pytest_gpuleak.engine.limits import PROGRAM_BYTES
-from pytest_gpuleak.engine.program_growth import programs_explain
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.engine.stages import Unguarded
+from pytest_gpuleak.engine.suspicion import programs_explain
 from pytest_gpuleak.model.readings import HOST, Growth
 
 if TYPE_CHECKING:

@@ -5,16 +5,43 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.adapters.late_arrays import LateArrays
+from pytest_gpuleak.adapters.late_class import LateClass
 from pytest_gpuleak.adapters.late_devices import LateDevices
-from pytest_gpuleak.adapters.mlx.arrays import MlxArrays
 from pytest_gpuleak.adapters.protocol import Framework
 from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from pytest_gpuleak.adapters.mlx.reading import MlxReading
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
     from pytest_gpuleak.adapters.protocol import Restore, SettleStep
+
+
+class MlxArrays(LateArrays):
+    """Reads arrays of an MLX that the tests have imported. Never evaluates an array."""
+
+    name = "mlx"
+    needs = "mlx.core"
+
+    def __init__(self) -> None:
+        self._class = LateClass(self.needs, "array")
+
+    def array_type(self) -> type | None:
+        """Return ``mlx.core.array``; None until MLX is imported."""
+        return self._class.get()
+
+    def storage_many(self, arrays: Sequence[object]) -> list[int]:
+        """Return the key of the buffer behind each array."""
+        return self.reading.storage_many(arrays)
+
+    @cached_property
+    def reading(self) -> MlxReading:
+        """Return what reads the arrays."""
+        from pytest_gpuleak.adapters.mlx.reading import MlxReading
+
+        return MlxReading(self._class)
 
 
 def _make_devices() -> DeviceProbe:

@@ -475,7 +475,7 @@ def test_a_clean_run_loads_nothing_of_what_suspects_and_reports_take(pytester: p
     assert [name for name in loaded if name.startswith(("torch", *LATER))] == []
 
 
-UNUSED = {"cupy": ("framework",), "mlx": ("arrays", "framework")}
+UNUSED = {"cupy": ("framework",), "mlx": ("framework",)}
 """The modules of an adapter folder that a run loads whose tests have not imported the framework."""
 
 

@@ -12,9 +12,8 @@ import pytest
 from pytest_gpuleak.adapters.arrays import select_arrays
 from pytest_gpuleak.adapters.jax import devices as jax_devices
 from pytest_gpuleak.adapters.jax import lookup as jax_lookup
-from pytest_gpuleak.adapters.jax.arrays import JaxArrays, JaxTracers
 from pytest_gpuleak.adapters.jax.devices import JaxDevices
-from pytest_gpuleak.adapters.jax.framework import JaxFramework, relax_garbage_guard
+from pytest_gpuleak.adapters.jax.framework import JaxArrays, JaxFramework, JaxTracers, relax_garbage_guard
 from pytest_gpuleak.adapters.jax.lookup import JaxLookup
 from pytest_gpuleak.model.readings import TRACE
 

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpuleak.adapters.bulk import read_united
 from pytest_gpuleak.adapters.jax import reading
-from pytest_gpuleak.adapters.jax.arrays import JaxArrays
+from pytest_gpuleak.adapters.jax.framework import JaxArrays
 from pytest_gpuleak.model.readings import MemoryRange
 
 if TYPE_CHECKING:

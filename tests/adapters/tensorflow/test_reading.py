@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.adapters.tensorflow.arrays import TensorFlowArrays
+from pytest_gpuleak.adapters.tensorflow.framework import TensorFlowArrays
 from pytest_gpuleak.adapters.tensorflow.operations import trace_origins
 
 pytestmark = [pytest.mark.tensorflow]

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from pytest_gpuleak.adapters.tensorflow import lookup, reading
-from pytest_gpuleak.adapters.tensorflow.arrays import TensorFlowArrays
 from pytest_gpuleak.adapters.tensorflow.devices import TensorFlowDevices, background_steps
-from pytest_gpuleak.adapters.tensorflow.framework import TensorFlowFramework
+from pytest_gpuleak.adapters.tensorflow.framework import TensorFlowArrays, TensorFlowFramework
 from pytest_gpuleak.adapters.tensorflow.states import keep_states
 
 pytestmark = pytest.mark.interpreter

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.adapters.storages import are_shared_storages, is_storage
-from pytest_gpuleak.adapters.torch.arrays import TorchArrays, TorchStorages
+from pytest_gpuleak.adapters.torch.framework import TorchArrays, TorchStorages
 
 if TYPE_CHECKING:
     from tests.conftest import Runner
