@@ -15,10 +15,14 @@ MAX_EDGE_READ = 2_000
 
 
 def fingerprint(kind: str, holder: Holder | None) -> str:
-    """Return a hex digest of kinds, names and references, without digits, paths and addresses, which may differ."""
+    """Return a hex digest of kinds, names and references, without what may differ: paths, addresses, numbers.
+
+    The root's name keeps its digits: ``HISTORY_V1`` and ``HISTORY_V2`` are two leaks. References below it do not, of which a
+    run may add ``[12]`` or ``.buffer_12``, nor what counts up (``Thread-4``, torch.compile's ``__compiled_fn_3``).
+    """
     parts = [kind]
     if holder is not None:
-        parts += [holder.kind, _nameless(holder.root), *(_nameless(step.edge) for step in holder.path)]
+        parts += [holder.kind, _name(holder.root), *(_nameless(step.edge) for step in holder.path)]
     return digest_of(*parts, digits=FINGERPRINT_DIGITS)
 
 
@@ -30,6 +34,13 @@ def digest_of(*parts: str, digits: int = 32) -> str:
 
 
 def _nameless(text: str) -> str:
-    text = text[:MAX_EDGE_READ]
-    text = re.sub(r"(['\"])[^'\"]*[/\\][^'\"]*\1", "'path'", text)
-    return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", text)
+    return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", _without_paths(text))
+
+
+def _name(root: str) -> str:
+    text = re.sub(r"\[[^\]]*\]?", lambda item: _nameless(item[0]), _without_paths(root))  # a test's parameters
+    return re.sub(r"0x[0-9a-fA-F]+|(?<!\w)\d+(?:_\d+)?|(?<=__compiled_fn_)\w+", "#", text)
+
+
+def _without_paths(text: str) -> str:
+    return re.sub(r"(['\"])[^'\"]*[/\\][^'\"]*\1", "'path'", text[:MAX_EDGE_READ])

@@ -179,14 +179,36 @@ def test_a_place_without_a_name_is_the_test_s_own(changes: dict[str, Any]) -> No
 
 
 def test_two_findings_of_one_entry_are_added_up_on_each_device() -> None:
-    # A fingerprint has no digits: layer1 and layer2 are one entry.
-    pair = (leak(root="app.layer1", size=50), leak(root="app.layer2", size=50))
+    # A fingerprint has no numbers of what counts up: two threads' are one entry.
+    pair = (leak(root="thread 'Thread-1'", size=50), leak(root="thread 'Thread-2'", size=50))
     baseline = adopted(run_of(("test_a.py::test_x", pair)))
     assert [entry.bytes for entry in baseline.entries] == [100]
-    more = run_of(("test_a.py::test_x", (*pair, leak(root="app.layer3", size=50))))
+    more = run_of(("test_a.py::test_x", (*pair, leak(root="thread 'Thread-3'", size=50))))
     assert verdicts(apply_baseline(more, baseline)) == ["leaked"]
-    elsewhere = dataclasses.replace(leak(root="app.layer3", size=100), device="cuda:1")
+    elsewhere = dataclasses.replace(leak(root="thread 'Thread-3'", size=100), device="cuda:1")
     assert verdicts(apply_baseline(run_of(("test_a.py::test_x", (*pair, elsewhere))), baseline)) == ["noted"]
+
+
+def test_a_root_whose_name_differs_by_a_digit_is_another_leak() -> None:
+    baseline = adopted(run_of(("test_a.py::test_x", (leak(root="app.HISTORY_V1"),))))
+    assert verdicts(apply_baseline(run_of(("test_a.py::test_x", (leak(root="app.HISTORY_V2"),))), baseline)) == [
+        "leaked"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("thread 'ThreadPoolExecutor-0_1'", "thread 'ThreadPoolExecutor-12_3'"),
+        ("app.__compiled_fn_3", "app.__compiled_fn_12_8fa0"),
+        ("pytest item 'test_x[b1]'", "pytest item 'test_x[b2]'"),
+        ("callback at 0x7f01", "callback at 0x7f02"),
+        ("open file '/tmp/x1/a'", "open file '/tmp/x2/a'"),
+    ],
+)
+def test_numbers_that_a_run_gives_are_no_part_of_a_root(one: str, other: str) -> None:
+    baseline = adopted(run_of(("test_a.py::test_x", (leak(root=one),))))
+    assert verdicts(apply_baseline(run_of(("test_a.py::test_x", (leak(root=other),))), baseline)) == ["noted"]
 
 
 def test_the_same_device_index_does_not_matter_and_its_size_is_the_most() -> None:
@@ -364,9 +386,12 @@ def test_a_cache_filled_by_several_tests_is_one_entry_in_any_order(order: int) -
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_holders_that_differ_by_a_number_are_one_entry_with_the_first_by_name(order: int) -> None:
-    tests = [("test_a.py::test_x[1]", (leak(root="app.layer1"),)), ("test_a.py::test_x[2]", (leak(root="app.layer2"),))]
+    tests = [
+        ("test_a.py::test_x[1]", (leak(root="item 1 of app"),)),
+        ("test_a.py::test_x[2]", (leak(root="item 2 of app"),)),
+    ]
     (entry,) = adopted(run_of(*tests[::order])).entries
-    assert entry.holder == "app.layer1"
+    assert entry.holder == "item 1 of app"
 
 
 kinds = st.sampled_from([kind for kind in get_args(FindingKind) if kind != "budget"])
