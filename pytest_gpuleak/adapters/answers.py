@@ -46,6 +46,11 @@ def shown(value: object) -> str:
     return f"an object of type {type(value).__name__}"
 
 
+def _is_named(value: object, kind: type) -> bool:
+    """Tell whether a value's class has this class's name: it may come from another copy of this package's module."""
+    return bool(type.__dict__["__qualname__"].__get__(type(value)) == kind.__qualname__)
+
+
 # Each of these returns what it is given, checked, and raises WrongAnswer for what it does not accept.
 
 
@@ -57,8 +62,8 @@ def of_type(value: _T, kind: type) -> _T:
 
 
 def of_class(value: Any, kind: type) -> Any:
-    """Accept an object whose class has this name: it may come from another copy of this package's module."""
-    if type.__dict__["__qualname__"].__get__(type(value)) != kind.__qualname__:
+    """Accept an object whose class has this name (`_is_named`)."""
+    if not _is_named(value, kind):
         raise WrongAnswer(f"returned {shown(value)}, accepted is a {kind.__name__}")
     return value
 
@@ -122,7 +127,7 @@ def reading_of(array: object, reading: Any) -> ArrayReading | None:
     """Accept an array's metadata, or None; return plain data without references to the framework's objects."""
     if reading is None:
         return None
-    if type.__dict__["__qualname__"].__get__(type(reading)) != ArrayReading.__qualname__:
+    if not _is_named(reading, ArrayReading):
         raise WrongAnswer(f"returned {shown(reading)}, accepted are an ArrayReading and None")
     if type(reading.shape) is not tuple and not is_kind_of(type(reading.shape), tuple):
         raise WrongAnswer(f"returned the shape {shown(reading.shape)}, accepted is a tuple of sizes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pytest_gpuleak.adapters import answers
@@ -36,11 +37,9 @@ class Guarded:
         self._guard = guard
 
     def _ask(self, member: str, check: Callable[[Any], _T], otherwise: Callable[[], _T], *arguments: object) -> _T:
-        """Return a method's answer as `check` accepts it; `otherwise`, where it fails or the object lacks the method."""
+        """Return a method's answer as `check` accepts it; `otherwise`, where it fails."""
         with self._guard(member):
-            method = getattr(self._asked, member, None)
-            if method is not None:
-                return check(method(*arguments))
+            return check(getattr(self._asked, member)(*arguments))
         return otherwise()
 
     @contextlib.contextmanager
@@ -62,14 +61,17 @@ class Guarded:
                     context.__exit__(None, None, None)
 
 
-def nothing() -> None:
-    """Return None: the answer that stands for one that failed."""
+def asked(
+    member: str, check: Callable[[Any], _T], otherwise: Callable[[], _T], *, optional: bool = False
+) -> Callable[..., _T]:
+    """Return a method of a `Guarded` that asks the method of this name: see `Guarded._ask`.
 
-
-def asked(member: str, check: Callable[[Any], _T], otherwise: Callable[[], _T]) -> Callable[..., _T]:
-    """Return a method of a `Guarded` that asks the method of this name: see `Guarded._ask`."""
+    One that is `optional` may be lacking. The lack of any other is a fault, which is told.
+    """
 
     def ask(self: Guarded, *arguments: object) -> _T:
+        if optional and getattr(self._asked, member, None) is None:
+            return otherwise()
         return self._ask(member, check, otherwise, *arguments)
 
     return ask
@@ -86,10 +88,10 @@ class GuardedArrays(Guarded, ArrayFramework):
         # The plugin's own adapters return right values or raise, and their handles never raise: no check needed.
         self._is_ours = type(framework).__module__.startswith(f"{__package__}.")
 
-    array_type = asked("array_type", answers.class_of_arrays, nothing)
-    storage_users = asked("storage_users", answers.whole_or_none, nothing)
-    creation_lines = asked("creation_lines", answers.lines, dict)
-    parts = asked("parts", answers.ids, set)
+    array_type = asked("array_type", answers.class_of_arrays, NoneType)
+    storage_users = asked("storage_users", answers.whole_or_none, NoneType)
+    creation_lines = asked("creation_lines", answers.lines, dict, optional=True)
+    parts = asked("parts", answers.ids, set, optional=True)
 
     def storage(self, array: object) -> int:
         """Return the storage key; where the framework fails, the array's id, as of memory that it does not share."""
@@ -97,7 +99,7 @@ class GuardedArrays(Guarded, ArrayFramework):
 
     def read(self, array: object) -> ArrayReading | None:
         """Return the checked metadata; None where the framework fails."""
-        return self._ask("read", lambda reading: answers.reading_of(array, reading), nothing, array)
+        return self._ask("read", lambda reading: answers.reading_of(array, reading), NoneType, array)
 
     def hold(self, array: object) -> StorageHandle:
         """Return a weak handle on the memory; where the framework fails, on the array itself."""
@@ -168,7 +170,7 @@ class _ArrayHandle:
         try:
             self._array = weakref.ref(array)
         except TypeError:
-            self._array = nothing
+            self._array = NoneType
 
     def alive(self) -> bool:
         return self._array() is not None

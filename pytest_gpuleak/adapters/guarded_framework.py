@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters import answers
 from pytest_gpuleak.adapters.answers import WrongAnswer, complete
-from pytest_gpuleak.adapters.guarded import METHODS, Guarded, asked, nothing
+from pytest_gpuleak.adapters.guarded import METHODS, Guarded, asked
 from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
 from pytest_gpuleak.adapters.protocol import Framework, NativeObjects, ReferenceFinder, StoppedError
 from pytest_gpuleak.heap.classes import is_kind_of
@@ -68,11 +69,11 @@ class GuardedFramework(Guarded, Framework):
             if devices is not None:
                 self._devices = _GuardedDevices(complete(devices, DEVICE_MEMBERS, WrongAnswer), name)
 
-    device_space = asked("device_space", answers.space, nothing)
+    device_space = asked("device_space", answers.space, NoneType)
     release_cache = asked("release_cache", lambda kinds: list(map(answers.text_of, kinds)), list)
     program_names = asked("program_names", lambda names: list(map(answers.clean, names)), list)
     program_count = asked("program_count", answers.size_of, int)
-    graph_size = asked("graph_size", answers.graph, nothing)
+    graph_size = asked("graph_size", answers.graph, NoneType)
     is_distributed = asked("is_distributed", answers.truth, bool)
 
     @property
@@ -104,7 +105,7 @@ class GuardedFramework(Guarded, Framework):
 
     def allocation_history(self) -> AllocationHistory | None:
         """Return the guarded recorder; None where the framework fails."""
-        found = self._ask("allocation_history", lambda history: history, nothing)
+        found = self._ask("allocation_history", lambda history: history, NoneType)
         return None if found is None else _GuardedHistory(found, self._guard)
 
     def unread_arrays(self, devices: set[str]) -> Mapping[str, list[object] | None]:
@@ -231,11 +232,12 @@ class _GuardedHistory(Guarded):
     def blocks_alive(self, device: str, is_user_file: Callable[[str], bool]) -> tuple[Contribution, ...] | None:
         if not self._is_recording:
             return None
-        return self._ask("blocks_alive", answers.blocks, nothing, device, is_user_file)
+        return self._ask("blocks_alive", answers.blocks, NoneType, device, is_user_file)
 
     def save(self, folder: Path, nodeid: str) -> None:
         if self._is_recording:
-            self._ask("save", id, int, folder, nodeid)
+            with self._guard("save"):
+                self._asked.save(folder, nodeid)
 
 
 class _GuardedFinder(Guarded, ReferenceFinder):
@@ -249,17 +251,19 @@ class _GuardedFinder(Guarded, ReferenceFinder):
     root_of = asked("root_of", answers.clean, str)
 
     def owner_counter(self) -> Callable[[object], int | None]:
-        count = self._ask("owner_counter", lambda found: found, nothing)
+        with self._guard("owner_counter"):
+            count = self._asked.owner_counter()
 
-        def owners(value: object) -> int | None:
-            with self._guard("owner_counter"):
-                return None if count is None else answers.whole_or_none(count(value))
-            return None
+            def owners(value: object) -> int | None:
+                with self._guard("owner_counter"):
+                    return answers.whole_or_none(count(value))
+                return None
 
-        return owners
+            return owners
+        return lambda _: None
 
     def take_census(self, budget: Budget) -> NativeObjects | None:
-        found = self._ask("take_census", lambda natives: natives, nothing, budget)
+        found = self._ask("take_census", lambda natives: natives, NoneType, budget)
         return None if found is None else _GuardedNatives(found, self._guard)
 
 

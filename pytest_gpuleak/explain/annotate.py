@@ -185,22 +185,28 @@ def _where_class_sets(label: str, attribute: str) -> tuple[str | None, int | Non
     from pytest_gpuleak.explain.definitions import Places
     from pytest_gpuleak.heap import safe_access
 
+    module, name = _split(label)
+    if module is None:
+        return None, None
+    found: Any = safe_access.resolve(module, name)
+    bases = safe_access.mro(found)[1:-1] if safe_access.is_a(found, type) else ()
+    classes = [(module, name), *((safe_access.class_module(one), safe_access.class_qualname(one)) for one in bases)]
+    places = Places()
+    set_in = (places.of_attribute(at, of, attribute) for at, of in classes if at is not None)
+    return next((place for place in set_in if place[0] is not None), (None, None))
+
+
+def _split(label: str) -> tuple[str | None, str]:
+    """Return the loaded module of a class's label, and the class's name in it; None where no module is loaded."""
+    from pytest_gpuleak.heap.safe_access import loaded_module
+
     module, name = label, ""
     while "." in module and " " not in label:
         module, _, last = module.rpartition(".")
         name = f"{last}.{name}" if name else last
-        if safe_access.loaded_module(module) is None:
-            continue
-        places = Places()
-        found: Any = safe_access.resolve(module, name)
-        lines: list[tuple[str | None, str]] = [(module, name)]
-        if safe_access.is_a(found, type):
-            lines += [
-                (safe_access.class_module(one), safe_access.class_qualname(one)) for one in safe_access.mro(found)[1:-1]
-            ]
-        set_in = (places.of_attribute(at, of, attribute) for at, of in lines if at is not None)
-        return next((place for place in set_in if place[0] is not None), (None, None))
-    return None, None
+        if loaded_module(module) is not None:
+            return module, name
+    return None, name
 
 
 def _short(origin: Origin | None, shorten: Callable[[str], str]) -> Origin | None:

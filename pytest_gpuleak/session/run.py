@@ -28,12 +28,12 @@ from pytest_gpuleak.session.closing import (
     close_run,
     nothing,
 )
+from pytest_gpuleak.session.config.given_values import place_of_option, read_value
 from pytest_gpuleak.session.config.markers import check_markers
 from pytest_gpuleak.session.config.settings import FAILING, read_scan, read_settings
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.item_hooks import RuntestHooks
 from pytest_gpuleak.session.leak_check import LeakCheck
-from pytest_gpuleak.session.options import ini_name, is_given
 from pytest_gpuleak.session.peak_hooks import shared_probes, take_over_meter
 from pytest_gpuleak.session.pytest_internals import plugin_packages, runs_nothing
 from pytest_gpuleak.session.ranks import path_of_rank, rank_of
@@ -166,8 +166,8 @@ class Session:
     def _describe_unused(self) -> list[str]:
         if not self._settings.warn:
             return []
-        unused = [f"--{ini_name(name).replace('_', '-')}" for name in FAILING if is_given(self._config, name)]
-        return [f"gpu-leak: --gpu-leak-warn fails nothing, so {name} has no effect" for name in unused]
+        unused = [place_of_option(self._config, name) for name in FAILING if read_value(self._config, name)]
+        return [f"gpu-leak: --gpu-leak-warn fails nothing, so {place} has no effect" for place in unused]
 
     def _describe_rank(self) -> list[str]:
         paths = self._settings.report_paths

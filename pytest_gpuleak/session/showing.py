@@ -69,8 +69,12 @@ def show_short_summary(run: Run, terminalreporter: Any) -> None:
         terminalreporter.write_sep("=", "short test summary info", cyan=True, bold=True)
     for line in lines:
         word, _, rest = line.partition(" ")
-        colour = {"yellow": True} if run.settings.warn else {"red": True}
-        terminalreporter.write_line(f"{terminalreporter._tw.markup(word, **colour)} {rest}")
+        terminalreporter.write_line(f"{terminalreporter._tw.markup(word, **{_colour(run): True})} {rest}")
+
+
+def _colour(run: Run) -> str:
+    """Return the colour of what leaked: red fails the run."""
+    return "yellow" if run.settings.warn else "red"
 
 
 def _short_summary(run: Run, *, every: bool) -> list[str]:
@@ -87,7 +91,7 @@ def _show_findings(run: Run, report: RunReport, terminalreporter: Any) -> None:
     lines: list[str] = run.attempt("showing the leaks", lambda: _leak_lines(report, verbosity, width), list)
     if lines and verbosity >= 0:
         leaked = report.summary["leaked"] > 0 or run.ledger.fixture_leaked
-        terminalreporter.section("GPU LEAKS", **({"yellow": leaked} if run.settings.warn else {"red": leaked}))
+        terminalreporter.section("GPU LEAKS", **{_colour(run): leaked})
     if verbosity >= 0:
         lines += run.attempt("showing the codes", lambda: _code_lines(report), list)
     # Also with `-q`, as pytest does with `--durations`: they were asked for.

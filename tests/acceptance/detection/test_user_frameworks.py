@@ -263,6 +263,14 @@ HISTORY = """def allocation_history(self):
         def __exit__(self, *exception): pass
         def blocks_alive(self, device, is_user_file): return {}
     return History()"""
+FINDER = """def reference_finders(self):
+    class Finder:
+        def owner_counter(self): return {}
+        def take_census(self, budget): return {}
+        def held_alone(self, arrays): return set()
+        def may_close_rings(self, arrays): return False
+        def root_of(self, value): return ""
+    return [Finder()]"""
 MEMBERS = {
     "settle_steps raises": ("def settle_steps(self): raise ValueError('no stream')", "ValueError: no stream"),
     "settle_steps is None": ("def settle_steps(self): return None", "'NoneType' object is not iterable"),
@@ -285,6 +293,8 @@ MEMBERS = {
     "graph_size is below 0": ("def graph_size(self, arrays, budget): return Autograd(-1, 0, 0)", "returned -1"),
     "allocation_history raises": ("def allocation_history(self): raise ValueError('off')", "ValueError: off"),
     "allocation_history is a text": ("def allocation_history(self): return 'x'", "AttributeError"),
+    "a history lacks a method": (HISTORY.format("[]").replace("blocks_alive", "blocks"), "no attribute 'blocks_alive'"),
+    "an owner counter is None": (FINDER.format("None", "None"), "'NoneType' object is not callable"),
     "blocks are a number": (HISTORY.format("5"), "'int' object is not iterable"),
     "blocks are numbers": (HISTORY.format("[5]"), "returned 5, accepted is a Contribution"),
     "a block is no text": (HISTORY.format("[Contribution(5, 5)]"), "returned 5, accepted is a text"),

@@ -124,6 +124,18 @@ def test_it_is_read_from_the_ini(run: Runner, pytester: pytest.Pytester, file: s
     assert run(SUITE).result.ret == 0
 
 
+def test_an_option_that_is_off_has_no_line(run: Runner, pytester: pytest.Pytester) -> None:
+    (pytester.path / "pytest.ini").write_text("[pytest]\ngpu_leak_warn = true\ngpu_leak_strict = false\n")
+    assert not [line for line in run(FAILS).result.outlines if "has no effect" in line]
+
+
+def test_an_option_in_the_ini_is_named_with_its_file(run: Runner, pytester: pytest.Pytester) -> None:
+    (pytester.path / "pytest.ini").write_text("[pytest]\ngpu_leak_warn = true\ngpu_leak_strict = true\n")
+    run(FAILS).result.stdout.fnmatch_lines(
+        ["gpu-leak: --gpu-leak-warn fails nothing, so ini value gpu_leak_strict in *pytest.ini has no effect"]
+    )
+
+
 def test_under_xdist(run: Runner) -> None:
     pytest.importorskip("xdist")
     found = run(SUITE, "--gpu-leak-warn", "-p", "xdist", "-n2", apart=True)
