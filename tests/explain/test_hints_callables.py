@@ -36,7 +36,7 @@ MEMO = (".__closure__[1].cell_contents", "closure variable 'store' of memo.<loca
             "take the function out",
         ),
         (
-            leak("app.CALLBACKS", ("[0]", "list"), (".__self__", "method"), (".w", "app.Net")),
+            leak("app.CALLBACKS", ("[0]", "list"), (".__self__", "method app.Net.step"), (".w", "app.Net")),
             "A bound method kept in `app.CALLBACKS`",
             "`weakref.WeakMethod`",
         ),

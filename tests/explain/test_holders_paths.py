@@ -149,6 +149,13 @@ def test_text_evaluates_to_the_target(app: Any, name: str) -> None:
     assert eval(found.text, {"leaky_app": app}) is target
 
 
+def test_a_bound_method_is_told_by_its_name(app: Any) -> None:
+    target = Thing()
+    app.HELD = [types.MethodType(with_slot, target)]
+    path = explained(target).holder.path
+    assert [(step.edge, step.type) for step in path] == [("[0]", "list"), (".__self__", f"method {__name__}.with_slot")]
+
+
 def test_enum_keys_are_written_by_name(app: Any) -> None:
     target = Thing()
     app.CACHE[Colour.RED] = target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuleak.heap import safe_access
@@ -65,8 +66,10 @@ class Chain:
         return None if key is None or not safe_access.is_attribute_name(key[0]) else f".{key[0]}"
 
     def label(self, position: int) -> str:
-        """Return the type of the object at `position`, as a path shows it."""
-        return self.lookups.label(type(self.objects[position]))
+        """Return the type of the object at `position`, as a path shows it; of a method its name, too."""
+        value = self.objects[position]
+        name = safe_access.definition_name(value.__func__) if type(value) is types.MethodType else None
+        return f"method {name}" if name else self.lookups.label(type(value))
 
 
 class Met(NamedTuple):

@@ -51,7 +51,7 @@ closure: Final = Pattern(
 bound_method: Final = Pattern(
     "A bound method kept in {container} keeps its object: take it out in teardown, or store a `weakref.WeakMethod`.",
     edge=r"\.__self__",
-    type="method",
+    type=r"method(?: .*)?",
     holds=_is_stored,
 )
 """A stored bound method, which keeps its object."""
