@@ -103,13 +103,18 @@ def line_of_adding_by_alias(file: str, container: str, part: str = "") -> int | 
         return None
     name = container.strip(".[]'")
     written = rf"(?:\w+\.){'+' if container[0] == '.' else '*'}{name}"
-    source = read_source(file)
     lines: set[int] = set()
-    for found in re.finditer(_ALIAS.format(container=written, part=part), source, re.MULTILINE):
+    source = read_source(file).split("\n")
+    giving = re.compile(_ALIAS.format(container=written, part=part))
+    for start, text in enumerate(source):
+        # Searched for in the whole text, it takes 8 ms a container: each line is tried at each of its blanks.
+        found = giving.match(text) if name in text else None
+        if found is None:
+            continue
         of_self, _, alias = found["alias"].rpartition(".")
         adding = re.compile((rf"(?<=\.){alias}" if of_self else rf"(?<![\w.]){alias}") + _ADDING)
-        start = 0 if of_self else found.end() + 1
-        for number, line in enumerate(source[start:].split("\n"), source.count("\n", 0, start) + 1):
+        first = 0 if of_self else start + 1
+        for number, line in enumerate(source[first:], first + 1):
             if line.strip() and not of_self and not line.startswith(found["indent"]):
                 break
             if adding.search(line.partition("#")[0]):
