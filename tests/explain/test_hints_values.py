@@ -150,3 +150,23 @@ def test_lazy_arrays_are_to_be_evaluated_before_they_are_kept() -> None:
     assert len(long) <= MAX_HINT_LENGTH
     for other in (leak("app.LOSSES", ("[0]", "list")), lazy(leak("C++", kind="native", text="C++ -> mlx.core.array"))):
         assert values.not_evaluated(trail(other)) is None
+
+
+RING = "a cycle through C++ that no collector frees"
+
+
+def test_an_array_of_objects_in_a_ring_is_named() -> None:
+    steps = (("['me']", "dict"), ("[0]", "numpy.ndarray"), ("['t']", "dict"))
+    assert "A NumPy array of objects" in (hint_for(leak(RING, *steps, kind="native")) or "")
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [
+        leak("app.TABLE", ("[0]", "numpy.ndarray"), ("['t']", "dict")),  # an array that a global keeps
+        leak(RING, (".shape", "numpy.ndarray"), kind="native"),
+        leak(RING, ("[0]", "list"), kind="native"),
+    ],
+)
+def test_other_rings_and_arrays_are_not(finding: Finding) -> None:
+    assert values.array_of_objects(trail(finding)) is None

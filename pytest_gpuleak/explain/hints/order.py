@@ -55,6 +55,7 @@ ORDER: Final[dict[str, Inspector]] = {
     "GL510": runtime.profiler,
     "GL205": hooks.hook_not_removed,
     "GL206": hooks.ring_through_graph,
+    "GL812": values.array_of_objects,
     # Before the caches of functions, which torch.compile and JAX have too.
     "GL802": jax.kept_by_caches,
     "GL105": caches.weak_key,

@@ -7,7 +7,9 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.explain.edge_to_edit import OF_FRAMEWORKS
+from pytest_gpuleak.explain.hints.pattern import Pattern
 from pytest_gpuleak.explain.hints.trail import code
+from pytest_gpuleak.heap.hidden_references import RING_ROOT
 from pytest_gpuleak.model.readings import NOT_EVALUATED
 from pytest_gpuleak.model.text import format_bytes
 
@@ -116,6 +118,17 @@ def view_of_large_array(trail: Trail) -> str | None:
 
 def _keeps_more(array: ArrayInfo) -> bool:
     return 0 < array.bytes * _LEAST_RATIO <= array.storage_bytes and array.storage_bytes >= _LEAST_STORAGE
+
+
+array_of_objects: Final = Pattern(
+    "A NumPy array of objects leads back to itself through an item, a cycle that no collector frees: store the items in "
+    "a list, or set the item to None when done.",
+    edge=r"\[.*\]",
+    type=r"numpy\.ndarray",
+    root=re.escape(RING_ROOT),
+    kinds=("native",),
+)
+"""A ring through an array whose type has no `tp_traverse` (numpy/_core/src/multiarray/arrayobject.c): nobody sees it."""
 
 
 def view_of_large_storage(trail: Trail) -> str | None:

@@ -31,3 +31,5 @@ def test_what_a_cell_leads_back_to_is_shown_as_a_cycle(run: Runner) -> None:
     finding = found.finding("test_it")
     assert (found.verdicts["test_it"], finding["kind"]) == ("leaked", "growing")
     assert finding["holder"]["text"] == ("a cycle through C++ that no collector frees -> numpy.ndarray[1].cells[0]")
+    assert finding["code"] == "GL812"
+    assert "leads back to itself through an item" in finding["hint"]
