@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 IN_WHEEL = ("py.typed", "reports/schema/report-1.schema.json", "reports/templates/report.html",
             "reports/rules.toml", "model/codes/kinds.toml", "hookspecs.py")  # fmt: skip
 """What the wheel must have of the package beside its modules."""
-IN_SDIST = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "docs/", "examples/", "tests/", "scripts/test",
-            "requirements/core.txt", ".ci/run")  # fmt: skip
+IN_SDIST = ("README.md", "AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "docs/", "examples/", "tests/",
+            "scripts/test", "requirements/core.txt", ".ci/run")  # fmt: skip
 TESTS = ("-m", "not torch and not slow", "tests/acceptance/api", "tests/cli", "tests/model")
 """The tests that are run from the sdist, against the installed wheel."""
 

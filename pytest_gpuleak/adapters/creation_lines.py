@@ -78,8 +78,12 @@ class OriginTable(Mapping[int, Origin]):
 
 def origin_at(file: str, line: int, function: str) -> Origin:
     """Return a line with its code."""
-    code = linecache.getline(file, line).strip()
-    return Origin(file, line, printable(function), printable(code)[:MAX_CODE_LENGTH])
+    return Origin(file, line, printable(function), code_at(file, line))
+
+
+def code_at(file: str, line: int) -> str:
+    """Return a line (from 1) of a source file: stripped, printable and cut; empty where it cannot be read."""
+    return printable(linecache.getline(file, line).strip())[:MAX_CODE_LENGTH]
 
 
 def printable(text: str) -> str:

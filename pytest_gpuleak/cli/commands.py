@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pytest_gpuleak.cli.compare import TOLERANCE, compare_reports, keep_leak
+from pytest_gpuleak.cli.compare import TOLERANCE, compare_reports, keep_failing, keep_leak
 from pytest_gpuleak.cli.merge import Merger
 from pytest_gpuleak.cli.output import (
     FORMATS,
@@ -92,16 +92,27 @@ def _output_options(command: Any) -> Any:
 @click.argument("report", type=_SOURCE)
 @click.option("-v", "--verbose", "verbosity", count=True, help="Show what is noted and allowed too, and every step.")
 @click.option("-q", "--quiet", is_flag=True, help="One line a leak.")
-def show(report: str, verbosity: int, quiet: bool) -> None:
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True,
+    help="For people or for programs: the report itself, reduced to what fails. With -v all findings.",
+)  # fmt: skip
+def show(report: str, verbosity: int, quiet: bool, form: str) -> None:
     """Show REPORT as the end of a pytest run does.
 
     \b
     gpuleak show report.json
+    gpuleak show --format json report.json                  each finding, with `edit`: the file and line to cut
     unzip -p artifact.zip report.json | gpuleak show -v -
 
     \b
     Exit status: 0, or 2 for a report that cannot be read.
     """
+    if form == "json":
+        if quiet:
+            raise click.UsageError("--quiet: only --format text can be shortened; leave out one of the two")
+        found = _read(report)
+        write_output(found if verbosity else keep_failing(found), STREAM, form)
+        return
     say(render_report(_read(report), -1 if quiet else verbosity))
 
 

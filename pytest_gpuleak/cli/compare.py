@@ -94,6 +94,21 @@ def keep_leak(report: RunReport, digits: str) -> RunReport:
     return dataclasses.replace(report, tests=judged, fixtures=left, stale=(), summary=summary)
 
 
+def keep_failing(report: RunReport) -> RunReport:
+    """Reduce a report to what fails, and to the tests and fixtures that it is of; the counts stay the run's."""
+    tests = [test._replace(findings=_failing(test.findings)) for test in report.tests]
+    fixtures = [dataclasses.replace(fixture, findings=_failing(fixture.findings)) for fixture in report.fixtures]
+    return dataclasses.replace(
+        report,
+        tests=tuple(test for test in tests if test.findings),
+        fixtures=tuple(fixture for fixture in fixtures if fixture.findings),
+    )
+
+
+def _failing(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    return tuple(found for found in findings if found.failed)
+
+
 def _keep(findings: tuple[Finding, ...], digits: str) -> tuple[Finding, ...]:
     return tuple(found for found in findings if found.fingerprint.startswith(digits))
 

@@ -7,6 +7,7 @@ import functools
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.adapters.creation_lines import code_at
 from pytest_gpuleak.explain.edge_to_edit import FIXED, KEEPS_KEY, edge_to_edit, is_edited_as_a_whole
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def _with_place(holder: Holder, shorten: Callable[[str], str], created: Sequence
         deciding=deciding,
         edit_file=None if set_in is None else shorten(set_in),
         edit_line=line,
+        edit_code=holder.edit_code or ("" if set_in is None or line is None else code_at(set_in, line)),
     )
 
 

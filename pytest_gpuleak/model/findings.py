@@ -42,6 +42,15 @@ class Origin:
 
 
 @dataclasses.dataclass(frozen=True)
+class Edit:
+    """The line to cut: it sets, adds or registers the reference that keeps the memory. `code` is as an origin's."""
+
+    file: str
+    line: int | None
+    code: str
+
+
+@dataclasses.dataclass(frozen=True)
 class ArrayInfo:
     """One leaked array, as metadata.
 
@@ -80,6 +89,7 @@ class Holder:
         file: source file that defines the root, where known; `line` counts from 1.
         deciding: index in `path` of the reference to edit; None where that is the root itself.
         edit_file: source file that sets the reference to edit, where it is known and not the root's.
+        edit_code: line `edit_line` of that file, stripped and cut; empty where it cannot be read.
     """
 
     kind: HolderKind
@@ -91,6 +101,12 @@ class Holder:
     deciding: int | None = None
     edit_file: str | None = None
     edit_line: int | None = None
+    edit_code: str = ""
+
+    @property
+    def edit(self) -> Edit | None:
+        """Return the line that sets the reference to edit, where it is known."""
+        return None if self.edit_file is None else Edit(self.edit_file, self.edit_line, self.edit_code)
 
     @property
     def named(self) -> bool:
@@ -232,6 +248,15 @@ class Finding:
         return self.provisional or self.holder == WAITING
 
     @property
+    def edit(self) -> Edit | None:
+        """Return the line to cut, of the holder or else of the first part that has one; None where none is known.
+
+        Every report takes the line from here, and JSON writes it as the field `edit`.
+        """
+        holders = (self.holder, *(part.holder for part in self.contributions))
+        return next((holder.edit for holder in holders if holder is not None and holder.edit is not None), None)
+
+    @property
     def evidence_lines(self) -> tuple[str, ...]:
         """Return the evidence as reports list it, with the baseline's line first."""
         return self.evidence if self.baseline is None else (self.baseline.line, *self.evidence)
@@ -303,7 +328,7 @@ _PARTS: Final[dict[str, type[Any]]] = {
 
 def encode_finding(finding: Finding) -> dict[str, Any]:
     """Encode a finding as JSON-ready dicts, lists and scalars."""
-    fields = {**vars(finding), "evidence": finding.evidence_lines}
+    fields = {**vars(finding), "evidence": finding.evidence_lines, "edit": finding.edit}
     del fields["baseline"]
     return {name: _encode(value) for name, value in fields.items()}
 
@@ -318,7 +343,8 @@ def _encode(value: object) -> object:
 
 def decode_finding(data: dict[str, Any]) -> Finding:
     """Decode what `encode_finding` returned. Raises TypeError for anything else."""
-    finding: Finding = _decode(Finding, data)
+    # The holders have the line to edit.
+    finding: Finding = _decode(Finding, {name: value for name, value in data.items() if name != "edit"})
     return with_baseline_status(finding)
 
 

@@ -13,7 +13,7 @@ from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorte
 from pytest_gpuleak.reports.grouping import Group, group_safely
 from pytest_gpuleak.reports.source_places import describe_unshown, findings_of, name_of
 from pytest_gpuleak.reports.terminal.findings import render_finding
-from pytest_gpuleak.reports.terminal.holders import place_of_root, place_to_edit
+from pytest_gpuleak.reports.terminal.holders import place_of_edit, place_of_root
 from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT
 from pytest_gpuleak.reports.terminal.section import render_largest, render_totals
 from pytest_gpuleak.reports.terminal.summary import render_summary
@@ -117,7 +117,7 @@ def _row(group: Group) -> str:
     held = "unknown" if not found.contributions else _code(found.contributions[0].text, _CELL)
     if holder is not None:
         held = _code(holder.text or holder.root or holder.kind, _CELL)
-    place = "" if holder is None else place_to_edit(holder) or place_of_root(holder)
+    place = place_of_edit(found.edit) or ("" if holder is None else place_of_root(holder))
     origin = find_origin(found)
     created = "unknown" if origin is None else _code(f"{origin.file}:{origin.line}", ID_LIMIT)
     left_by = _code(name_of(record), ID_LIMIT)

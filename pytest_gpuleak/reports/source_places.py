@@ -111,8 +111,8 @@ def place_of_known(entry: KnownLeak, prefix: str = "") -> Place:
 
 
 def _candidates(finding: Finding, record: TestRecord | FixtureRecord) -> Iterator[tuple[Role, str | None, int | None]]:
-    if finding.holder is not None and finding.holder.edit_file is not None:
-        yield "edit", finding.holder.edit_file, finding.holder.edit_line
+    if finding.edit is not None:
+        yield "edit", finding.edit.file, finding.edit.line
     for origin in (array.created for array in finding.tensors):
         if origin is not None:
             yield "created", origin.file, origin.line

@@ -83,6 +83,30 @@ def test_show_quiet_and_verbose(call: Call, leaky: Path) -> None:
     assert "[0]: float32 [1024, 1024]" in call("show", "-v", "leaky.json").stdout
 
 
+def test_show_as_json_has_what_fails_and_the_line_to_cut(call: Call, save: Save, make: type[Make]) -> None:
+    placed = Holder(
+        "module", "app.HISTORY", "app.HISTORY[0]", edit_file="app.py", edit_line=7, edit_code="HISTORY.append(loss)"
+    )
+    leak, note = make.finding(holder=placed), make.finding(failed=False)
+    report = make.report(make.test("a", leak, note), make.test("b", note), make.test("c"))
+    save("r.json", report)
+    shown = json.loads(call("show", "--format", "json", "r.json").stdout)
+    jsonschema.validate(shown, load_schema())
+    (test,) = shown["tests"]
+    (found,) = test["findings"]
+    assert (test["nodeid"], found["edit"]) == ("a", {"file": "app.py", "line": 7, "code": "HISTORY.append(loss)"})
+    assert shown["summary"]["tests"] == 3
+    every = json.loads(call("show", "-v", "--format", "json", "r.json").stdout)
+    assert [len(one["findings"]) for one in every["tests"]] == [2, 1, 0]
+    assert every["tests"][0]["findings"][1]["edit"] is None
+
+
+def test_show_as_json_cannot_be_short(call: Call, leaky: Path) -> None:
+    found = call("show", "-q", "--format", "json", leaky.name)
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert "--quiet: only --format text can be shortened" in found.stderr
+
+
 def test_show_from_standard_input(call: Call, leaky: Path) -> None:
     assert call("show", "-", input=leaky.read_bytes()).stdout == call("show", "leaky.json").stdout
 

@@ -137,7 +137,9 @@ def test_names_of_the_contract(make: Any) -> None:
         "deciding": None,
         "edit_file": None,
         "edit_line": None,
+        "edit_code": "",
     }
+    assert document["tests"][0]["findings"][0]["edit"] is None
     assert document["tests"][0]["findings"][0]["tensors"][0]["shape"] == [1024, 1024]
 
 
@@ -159,6 +161,7 @@ def test_the_schema_knows_every_field(validator: jsonschema.Draft202012Validator
         "array": findings.ArrayInfo,
         "origin": findings.Origin,
         "holder": findings.Holder,
+        "edit": findings.Edit,
         "autograd": Autograd,
         "judged": findings.Judged,
         "knownLeak": findings.KnownLeak,
@@ -166,6 +169,7 @@ def test_the_schema_knows_every_field(validator: jsonschema.Draft202012Validator
         fields = set(getattr(record, "_fields", None) or (field.name for field in dataclasses.fields(record)))
         if record is findings.Finding:
             fields.remove("baseline")  # a line of the evidence
+            fields.add("edit")  # of its holders
         assert set(definitions[name]["properties"]) == fields, name
         assert set(definitions[name]["required"]) == fields, name
     assert definitions["finding"]["properties"]["kind"]["enum"] == list(get_args(findings.FindingKind))

@@ -7,6 +7,8 @@ import pytest
 
 from pytest_gpuleak.model.findings import ArrayInfo, Contribution, FixtureRecord, Holder, KnownLeak, Origin
 from pytest_gpuleak.reports import sarif
+from pytest_gpuleak.reports.formats import render
+from pytest_gpuleak.reports.github import render_annotations
 from pytest_gpuleak.reports.source_places import (
     LAST_RESORT,
     MAX_LINE,
@@ -16,6 +18,7 @@ from pytest_gpuleak.reports.source_places import (
     places_of,
     root_of,
 )
+from pytest_gpuleak.reports.terminal.findings import render_finding, render_short
 
 
 def arrays(*files: str) -> tuple[ArrayInfo, ...]:
@@ -67,6 +70,25 @@ def test_any_other_path_is_none(file: str | None) -> None:
 @pytest.mark.parametrize("line", [None, 0, -4, 2**70, MAX_LINE + 1])
 def test_a_line_that_is_none_becomes_the_first(line: int | None) -> None:
     assert place_at("a.py", line) == Place("a.py", 1)
+
+
+@pytest.mark.parametrize("of_part", [False, True])
+def test_every_report_shows_the_line_to_cut_of_the_finding(make: Any, *, of_part: bool) -> None:
+    holder = Holder("module", "app.H", "app.H[0]", (), "app/h.py", 7, None, "app/put.py", 31, "H.append(value)")
+    found = make.finding(holder=holder)
+    if of_part:
+        parts = (Contribution("2 x bytes", 5), Contribution("3 x bytes", 4, holder=holder))
+        found = make.finding(kind="host", metric="heap", tensors=(), holder=None, contributions=parts)
+    report = make.report(make.test("tests/test_a.py::test_a", found))
+    written = json.loads(render(report, "json"))["tests"][0]["findings"][0]
+    assert written["edit"] == {"file": "app/put.py", "line": 31, "code": "H.append(value)"}
+    assert "cut here, at app/put.py:31" in "\n".join(render_finding(found))
+    assert "cut at app/put.py:31" in render_short(found)
+    assert "<td><code>app/put.py:31</code></td>" in render(report, "markdown")
+    assert "file=app/put.py,line=31" in render_annotations(report)[0]
+    (result,) = json.loads(render(report, "sarif"))["runs"][0]["results"]
+    place = result["locations"][0]["physicalLocation"]
+    assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("app/put.py", 31)
 
 
 def test_the_creating_line_comes_first_then_the_holder_then_the_test(make: Any) -> None:

@@ -45,6 +45,7 @@ HOLDERS = st.builds(
     deciding=st.none() | LINES,
     edit_file=st.none() | TEXTS,
     edit_line=st.none() | LINES,
+    edit_code=TEXTS,
 )
 ARRAYS = st.builds(findings.ArrayInfo, some(SIZES), TEXTS, TEXTS, SIZES, SIZES, st.none() | ORIGINS, TEXTS, TEXTS)
 PARTS = st.builds(findings.Contribution, TEXTS, SIZES, SIZES, st.none() | ORIGINS, st.none() | HOLDERS)

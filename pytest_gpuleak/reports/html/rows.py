@@ -13,6 +13,7 @@ from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports.grouping import holder_key
 from pytest_gpuleak.reports.html.costs import describe_cost
 from pytest_gpuleak.reports.source_places import describe_unshown
+from pytest_gpuleak.reports.terminal.holders import place_of_edit
 from pytest_gpuleak.reports.wording import (
     CYCLE_UNKNOWN,
     GONE,
@@ -249,7 +250,7 @@ def _steps(holder: Holder | None, finding: Finding) -> tuple[Step, ...]:
         return ()
     last = f"{holder.path[0].type}, the first again" if finding.kind == "cycle" else describe_end(finding)
     path = holder.path
-    place = "" if holder.edit_file is None else write_place(holder.edit_file, holder.edit_line)
+    place = place_of_edit(holder.edit)
     targets = [step.type for step in path[1:]] + [last]
     return tuple(
         Step(step.edge.strip(": "), target, index == holder.deciding, place if index == holder.deciding else "")
@@ -258,9 +259,7 @@ def _steps(holder: Holder | None, finding: Finding) -> tuple[Step, ...]:
 
 
 def _place_to_edit(holder: Holder | None) -> str:
-    if holder is None or holder.deciding is not None or holder.edit_file is None:
-        return ""
-    return write_place(holder.edit_file, holder.edit_line)
+    return "" if holder is None or holder.deciding is not None else place_of_edit(holder.edit)
 
 
 def key_safely(finding: Finding) -> object:

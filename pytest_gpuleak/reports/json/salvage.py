@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.model.findings import Finding, FixtureRecord, KnownLeak, encode_finding
+from pytest_gpuleak.model.findings import Edit, Finding, FixtureRecord, KnownLeak, encode_finding
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.outcomes import TestRecord
 from pytest_gpuleak.reports.json.plain import plain
@@ -59,9 +59,11 @@ def _as_it_is(_: str, value: Any) -> Any:
 def _salvage_finding(finding: Finding) -> dict[str, Any]:
     def encode(name: str, value: Any) -> Any:
         plain_already = value is None or isinstance(value, (str, int))
+        if isinstance(value, Edit):
+            return vars(value)
         return value if plain_already else encode_finding(dataclasses.replace(_FINDING, **{name: value}))[name]
 
-    blank = dict(vars(_FINDING))
+    blank = {**vars(_FINDING), "edit": None}
     del blank["baseline"]  # a line of the evidence
     found, faults = _salvage(finding, blank, encode)
     if finding.baseline is not None:

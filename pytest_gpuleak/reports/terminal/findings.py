@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_end, width_of, wrap_text
-from pytest_gpuleak.reports.terminal.holders import chain_lines, held_by, held_lines, other_lines, place_to_edit
+from pytest_gpuleak.reports.terminal.holders import chain_lines, held_by, held_lines, other_lines, place_of_edit
 from pytest_gpuleak.reports.terminal.lines import (
     ID_LIMIT,
     INDENT,
@@ -62,7 +62,7 @@ def render_briefly(finding: Finding, *, width: int = 80) -> list[str]:
     lines = _baseline_lines(finding, width)
     if finding.holder is not None:
         lines += [CutLine(line) for line in chain_lines(finding.holder, width, "held by")]
-        place = place_to_edit(finding.holder)
+        place = place_of_edit(finding.edit)
         lines += [CutLine(labelled("cut at", place))] if place else []
     else:
         lines += _holder_lines(finding, width, every=False)
@@ -85,16 +85,16 @@ def render_short(finding: Finding) -> str:
     created = _place(origin) if origin else f"unknown: {clean_text(_why_no_line(finding), TEXT_LIMIT)}"
     fix = f"\nfix: {clean_text(_with_code(finding), TEXT_LIMIT)}" if finding.hint else ""
     if finding.metric is not None:
-        held = "" if finding.holder is None else f"\nheld by {held_by(finding.holder)}{_cut(finding.holder)}"
+        held = "" if finding.holder is None else f"\nheld by {held_by(finding.holder)}"
         parts = [f"\n{_part(part)}" for part in finding.contributions[:_PARTS_SHOWN]]
-        return f"{_what(finding)}{held}{fix}{''.join(parts)}"
+        return f"{_what(finding)}{held}{_cut(finding)}{fix}{''.join(parts)}"
     if finding.kind == "cycle" and finding.holder is None:
         return _what(finding)
-    return f"{_what(finding)}\nheld by {held_by(finding.holder)}{_cut(finding.holder)}{fix}\ncreated {created}"
+    return f"{_what(finding)}\nheld by {held_by(finding.holder)}{_cut(finding)}{fix}\ncreated {created}"
 
 
-def _cut(holder: Holder | None) -> str:
-    place = "" if holder is None else place_to_edit(holder)
+def _cut(finding: Finding) -> str:
+    place = place_of_edit(finding.edit)
     return f"\ncut at {place}" if place else ""
 
 

@@ -22,7 +22,7 @@ from pytest_gpuleak.reports.wording import GONE, describe_holder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuleak.model.findings import Holder
+    from pytest_gpuleak.model.findings import Edit, Holder
 
 CUT_HERE: Final = "  <- cut here"
 
@@ -109,9 +109,9 @@ def place_of_root(holder: Holder) -> str:
     return "" if holder.file is None else _place(holder.file, holder.line)
 
 
-def place_to_edit(holder: Holder) -> str:
-    """Write the line that sets the reference to cut: ``app/loop.py:40``; empty where it is not known, or the root's."""
-    return "" if holder.edit_file is None else _place(holder.edit_file, holder.edit_line)
+def place_of_edit(edit: Edit | None) -> str:
+    """Write where the line to cut is: ``app/loop.py:40``; empty where that is not known."""
+    return "" if edit is None else _place(edit.file, edit.line)
 
 
 def _step_lines(indent: str, edge: str, kind: str, width: int) -> list[str]:
@@ -120,7 +120,7 @@ def _step_lines(indent: str, edge: str, kind: str, width: int) -> list[str]:
 
 
 def _cut_lines(indent: str, edge: str, kind: str, holder: Holder, width: int) -> list[str]:
-    known = place_to_edit(holder)
+    known = place_of_edit(holder.edit)
     place = f", at {known}" if known else ""
     lines = _step_lines(indent, edge, kind, width)
     if fits(lines[-1] + CUT_HERE + place, width):
@@ -133,7 +133,7 @@ def _cut_lines(indent: str, edge: str, kind: str, holder: Holder, width: int) ->
 
 
 def _place_to_edit(holder: Holder) -> list[str]:
-    place = place_to_edit(holder)
+    place = place_of_edit(holder.edit)
     return [labelled("", f"{CUT_HERE.strip()}, at {place}")] if place else []
 
 

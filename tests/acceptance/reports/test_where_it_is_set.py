@@ -36,11 +36,12 @@ LIBRARY = """
 
 def marked(found: Run, test: str, pytester: pytest.Pytester) -> str:
     """The source line that the finding marks; empty where it marks none."""
-    holder = found.finding(test)["holder"]
-    if holder["edit_line"] is None:
+    edit = found.finding(test)["edit"]
+    if edit is None:
         return ""
-    lines = (pytester.path / holder["edit_file"]).read_text().splitlines()
-    return str(lines[holder["edit_line"] - 1].strip())
+    lines = (pytester.path / edit["file"]).read_text().splitlines()
+    assert edit["code"] == lines[edit["line"] - 1].strip()
+    return str(edit["code"])
 
 
 @pytest.mark.parametrize(
