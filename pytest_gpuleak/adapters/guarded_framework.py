@@ -234,6 +234,12 @@ class _GuardedHistory(Guarded):
             return None
         return self._ask("blocks_alive", answers.blocks, NoneType, device, is_user_file)
 
+    @property
+    def why_not(self) -> str:
+        with self._guard("why_not"):
+            return answers.clean(getattr(self._asked, "why_not", ""))
+        return ""
+
     def save(self, folder: Path, nodeid: str) -> None:
         if self._is_recording:
             with self._guard("save"):

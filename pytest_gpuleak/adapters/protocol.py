@@ -205,6 +205,10 @@ class ReferenceFinder(Protocol):
 class AllocationHistory(Protocol):
     """Records the allocations of a framework's devices within the context. Neither end raises."""
 
+    @property
+    def why_not(self) -> str:
+        """Tell why there is no recording; empty where there is one. It may be left out."""
+
     def __enter__(self) -> object: ...
 
     def __exit__(self, *exception: object) -> None: ...

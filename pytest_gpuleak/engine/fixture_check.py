@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.adapters.arrays import framework_of
 from pytest_gpuleak.adapters.bulk import storages_of
 from pytest_gpuleak.adapters.storages import find_storages
-from pytest_gpuleak.engine.describe import FIXTURE_ONCE, described
+from pytest_gpuleak.engine.describe import FIXTURE_ALONE, described, with_reasons
 from pytest_gpuleak.engine.holders import Holders
 from pytest_gpuleak.engine.judge.arrays import conclude, judge
 from pytest_gpuleak.engine.judge.processes import KEPT_BY, judge_processes
@@ -17,7 +17,7 @@ from pytest_gpuleak.engine.runs import Runs
 from pytest_gpuleak.engine.settle.steps import settle_steps_of
 from pytest_gpuleak.engine.stages import ACCOUNT, EXPLAIN, FIXTURES
 from pytest_gpuleak.model.evidence import Evidence, Survivor
-from pytest_gpuleak.model.findings import FixtureRecord
+from pytest_gpuleak.model.findings import FixtureRecord, Judged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -114,7 +114,8 @@ class FixtureCheck:
         # A fixture is never run again on purpose: what it leaves once is judged as retained.
         named = [dataclasses.replace(one, kind="retained") if one.kind == "unconfirmed" else one for one in findings]
         nodeid = _nodeid_of(setup.place)
-        found = [described(one, "", self._knowledge, nodeid, FIXTURE_ONCE) for one in named]
+        how = Judged(history.count, "", why_not_again=FIXTURE_ALONE)
+        found = [described(one, how, self._knowledge, nodeid) for one in named]
         record = self._record(setup.place, setup.policy, found)
         if record.findings:
             self._by_place[setup.place] = record
@@ -133,7 +134,8 @@ class FixtureCheck:
             self._left_before.add(key)
             fails_from = policy.process_bytes if kept else 0
             findings += judge_processes([process], self._tracker.driver.read(), holders, fails_from=fails_from)
-        record = self._record(place, policy, findings)
+        how = Judged(1, "", why_not_again=FIXTURE_ALONE)
+        record = self._record(place, policy, [with_reasons(one, how) for one in findings])
         if record.findings:
             self._of_processes.append(record)
 
@@ -159,6 +161,10 @@ class _History:
         self._handles: list[StorageHandle] = []
         self._alive: list[frozenset[int]] = []
         self.cycles: tuple[Any, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return len(self._alive)
 
     def add_run(self, survivors: list[Survivor], handles: list[StorageHandle]) -> None:
         run = len(self._alive)

@@ -14,6 +14,7 @@ from pytest_gpuleak.engine.judge.arrays import judge_cycles
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Settling
 from pytest_gpuleak.engine.stages import CYCLES, READ
 from pytest_gpuleak.heap.weak_references import has_weak_references
+from pytest_gpuleak.model.findings import Judged
 
 if TYPE_CHECKING:
     import weakref
@@ -85,7 +86,8 @@ class GarbageCheck:
 def judge_garbage(garbage: Garbage, knowledge: SessionKnowledge, nodeid: str, policy: Policy) -> tuple[Finding, ...]:
     """Return the findings on what a young collection has freed, where a test has left nothing else."""
     found = judge_cycles(garbage.freed, policy, garbage.rings)
-    return tuple(described(one, "", knowledge, nodeid) for one in found)
+    how = Judged(1, "1 young", ("a collection",))
+    return tuple(described(one, how, knowledge, nodeid) for one in found)
 
 
 def read_rings(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.adapters.arrays import array_types, select_arrays
 from pytest_gpuleak.adapters.bulk import read_arrays, storages_of
 from pytest_gpuleak.adapters.storages import is_storage
+from pytest_gpuleak.engine.describe import SEARCH_CUT
 from pytest_gpuleak.engine.limits import GRAPHS_STEPS, MOST_REACHED, SEARCH_STEPS, STEPS_A_TEST
 from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, RECOGNISE
 from pytest_gpuleak.engine.survivors import Leftover
@@ -54,6 +55,8 @@ class Holders:
         """Whether the holders are still to be searched for, with those of other suspects."""
         self.searched = False
         """Whether the heap was searched for them."""
+        self.search_cut = ""
+        """Where the search stopped before its end; empty where it did not."""
 
     def note_lines(self, run: int, origins: OriginLog) -> None:
         """Note the lines that made storages in a run, by the storages' keys."""
@@ -112,8 +115,10 @@ class Holders:
             targets = [array for array in found if self._runs.of(array) is not None]
             shared = shared_storages(found, targets, self._tracker)
             found.clear()
-            self.take(targets, explain_together(targets, self._tracker, self._knowledge.roots, {}), shared)
+            budget = search_budget()
+            self.take(targets, explain_together(targets, self._tracker, self._knowledge.roots, budget, {}), shared)
             targets.clear()
+            self.search_cut = SEARCH_CUT if budget.spent else ""
             return
         self.give_up(f"the search failed: {stage.fault}")
 
@@ -201,8 +206,13 @@ def shared_storages(found: Sequence[object], targets: Sequence[object], tracker:
     return storages_of((one for one in others if id(one) not in alone), tracker.guarded_arrays)
 
 
+def search_budget(tests: int = 0) -> Budget:
+    """Return the steps of one search for the holders of a test, or of many `tests`."""
+    return Budget(SEARCH_STEPS + STEPS_A_TEST * tests)
+
+
 def explain_together(
-    targets: list[object], tracker: RunTracker, roots: LastingRoots, groups: Mapping[int, int]
+    targets: list[object], tracker: RunTracker, roots: LastingRoots, budget: Budget, groups: Mapping[int, int]
 ) -> list[Explanation]:
     """Return who holds each of the `targets`, by one search of the visible whole heap, and remember the roots.
 
@@ -216,7 +226,7 @@ def explain_together(
         targets,
         ignore={id(targets)},
         remember=roots.remember,
-        budget=Budget(SEARCH_STEPS + STEPS_A_TEST * len(set(groups.values()))),
+        budget=budget,
         frameworks=tracker.frameworks.reference_finders(),
         groups=groups,
     )

@@ -10,8 +10,8 @@ import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuleak.adapters.arrays import array_types, select_arrays
-from pytest_gpuleak.engine.describe import described
-from pytest_gpuleak.engine.holders import explain_together, shared_storages
+from pytest_gpuleak.engine.describe import SEARCH_CUT, described
+from pytest_gpuleak.engine.holders import explain_together, search_budget, shared_storages
 from pytest_gpuleak.engine.judge.arrays import conclude, judge
 from pytest_gpuleak.engine.limits import MOST_ARRAYS_WAITING, MOST_WAITING
 from pytest_gpuleak.engine.stages import ACCOUNT, EXPLAIN_LATE
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.runs import Runs
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.model.evidence import Evidence
-    from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.findings import Finding, Judged
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.records import Verdict
 
@@ -42,12 +42,12 @@ class Explained(NamedTuple):
 class Verdicts(NamedTuple):
     """The verdict on a test whose holders are not known yet: `described` findings, of which `of_arrays` are the arrays'.
 
-    `why` tells why no re-run ended.
+    `how` tells how its runs were judged.
     """
 
     nodeid: str
     policy: Policy
-    why: str
+    how: Judged
     described: tuple[Finding, ...]
     of_arrays: frozenset[int]
 
@@ -131,8 +131,10 @@ class LateSearch:
             shared = shared_storages(found, targets, tracker)
             found.clear()
             groups = {id(targets[place]): number for number, places in enumerate(members) for place in places}
-            explanations = explain_together(targets, tracker, self._knowledge.roots, groups)
+            budget = search_budget(len(set(groups.values())))
+            explanations = explain_together(targets, tracker, self._knowledge.roots, budget, groups)
             for one, places in zip(waiting, members, strict=True):
+                one.holders.search_cut = SEARCH_CUT if budget.spent else ""
                 one.holders.take([targets[i] for i in places], [explanations[i] for i in places], shared)
             targets.clear()
         for one in waiting:
@@ -147,7 +149,7 @@ class LateSearch:
 
     def _judged(self, one: Waiting) -> tuple[Verdict, tuple[Finding, ...]]:
         """Group the arrays' findings again, now by holder; the others stay as they are, around these."""
-        nodeid, policy, why, before, places = one.verdicts
+        nodeid, policy, how, before, places = one.verdicts
         first = min(places, default=0)
         beside = [found for place, found in enumerate(before) if place not in places]
         of_arrays = [before[place] for place in sorted(places)]
@@ -156,6 +158,6 @@ class LateSearch:
             # The test has been reported: the names change no verdict.
             fails = any(found.failed for found in of_arrays)
             findings = tuple(dataclasses.replace(found, failed=fails and found.kind == "growing") for found in findings)
-        how = next((found.judged for found in of_arrays), None)
-        told = [dataclasses.replace(described(found, why, self._knowledge, nodeid), judged=how) for found in findings]
+        how = dataclasses.replace(how, search_cut=one.holders.search_cut)
+        told = [described(found, how, self._knowledge, nodeid) for found in findings]
         return conclude((*beside[:first], *told, *beside[first:]), policy)

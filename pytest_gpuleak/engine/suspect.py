@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.bulk import read_arrays
 from pytest_gpuleak.engine.describe import described
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
+
+_NOT_TRACED: Final = "lines are recorded only for what fails"
+"""Why what a test may leave has no line."""
 
 
 @dataclasses.dataclass
@@ -69,6 +72,7 @@ class SuspectCheck:
         self._known: RunnerVerdict | None = None
         self._step = ""
         self._why = ""
+        self._why_no_lines = ""
         self._freed_by_setup = self._has_lines = False
 
     def check(self, first: FirstRun) -> tuple[Finding, ...]:
@@ -186,6 +190,7 @@ class SuspectCheck:
         """Run once more, traced for the lines that make what fails; `recorded`, for what it adds to the host's memory."""
         fails = self._evidence.processes.grows or any(one.failed for one in self._evidence.judge()[0])
         fails = fails and self._policy.allowed is None
+        self._why_no_lines = "" if fails else _NOT_TRACED
         if not recorded and not fails:
             return
         if fails and self._knowledge.late is not None:
@@ -201,6 +206,8 @@ class SuspectCheck:
             if not failed:
                 lines = {key: line for log in logs for key, line in log.items()}
                 self._holders.note_lines(self._runs.count - 1, lines)
+            elif fails:
+                self._why_no_lines = f"the run that records lines did not pass: {failed}"
 
     def _run_again(self, logs: list[OriginLog] | None = None, *, traced: bool = False) -> str:
         """Run the subject again, and take what it leaves; return what happened instead of passing."""
@@ -291,7 +298,8 @@ class SuspectCheck:
 
     def _findings_by_size(self, why: str) -> tuple[Finding, ...]:
         of_arrays, _ = self._evidence.judge(why)
-        return tuple(described(found, why, self._knowledge, self._subject.nodeid) for found in of_arrays)
+        how = dataclasses.replace(self._how(), why_not_again=why)
+        return tuple(described(found, how, self._knowledge, self._subject.nodeid) for found in of_arrays)
 
     def _conclude(self) -> tuple[Finding, ...]:
         """Judge, and describe the findings."""
@@ -308,17 +316,13 @@ class SuspectCheck:
         of_arrays, beside = evidence.judge(why)
         how, nodeid = self._how(), self._subject.nodeid
         told = [
-            dataclasses.replace(
-                described(found, why, self._knowledge, nodeid),
-                judged=how if found.judged is None else dataclasses.replace(how, cut=found.judged.cut),
-                provisional=waits,
-            )
+            dataclasses.replace(described(found, how, self._knowledge, nodeid), provisional=waits)
             for found, waits in (*((one, self._holders.waits) for one in of_arrays), *((one, False) for one in beside))
         ]
         if self._holders.waits and self._knowledge.late is not None:
             evidence.close()
             places = frozenset(range(len(of_arrays)))
-            verdicts = Verdicts(self._subject.nodeid, self._policy, why, tuple(told), places)
+            verdicts = Verdicts(nodeid, self._policy, how, tuple(told), places)
             self._knowledge.late.take(Waiting(verdicts, self._runs, self._holders, evidence.of_arrays))
         return tuple(told) if self._known is None else (*told, *self._known.findings)
 
@@ -364,7 +368,15 @@ class SuspectCheck:
     def _how(self) -> Judged:
         names = {"count": "reference count", "collection": "a collection", "settled": "the settling"}
         freed = tuple(text for cause, text in names.items() if cause in self._runs.causes)
-        return Judged(self._runs.deciding, self._step, freed, self._why)
+        no_lines = "" if self._why else self._why_no_lines
+        return Judged(
+            self._runs.deciding,
+            self._step,
+            freed,
+            self._why,
+            why_no_line=no_lines,
+            search_cut=self._holders.search_cut,
+        )
 
     def _guard(self, stage: Stage) -> Guard:
         return self._knowledge.safeguards.guard(stage, self._subject.nodeid)

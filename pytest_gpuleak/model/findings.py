@@ -154,7 +154,7 @@ class Contribution:
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-    """How a finding was judged: what a user quotes in a bug report.
+    """How a finding was judged, and what was not done and why: what a user quotes in a bug report.
 
     Attributes:
         runs: runs whose results decided, the first one included; one made for its lines alone does not count.
@@ -162,6 +162,9 @@ class Judged:
         freed_by: what freed arrays of the first run: ``reference count``, ``collection``, ``settling``; empty if nothing.
         why_not_again: why the test was not run again, or why its re-run does not count; empty if one does.
         cut: what was not finished and so excuses; empty if nothing was cut.
+        why_no_holder: why nobody is named who keeps the memory; empty where somebody is.
+        why_no_line: why no line is known that created any of the memory; empty where one is.
+        search_cut: where the search for holders stopped before its end; empty where it did not.
     """
 
     runs: int
@@ -169,6 +172,9 @@ class Judged:
     freed_by: tuple[str, ...] = ()
     why_not_again: str = ""
     cut: str = ""
+    why_no_holder: str = ""
+    why_no_line: str = ""
+    search_cut: str = ""
 
 
 BaselineState = Literal["known", "grown", "new"]
@@ -210,7 +216,7 @@ class Finding:
         why_line_unknown: why no array has a creating line; None where one has, or for a finding about a counter.
         until_teardown: whether a wider fixture alone holds it, whose teardown judges it.
         provisional: whether its holder is what a short walk has told, and is still to be searched for.
-        judged: how the verdict came about, for findings on what runs left; None for others.
+        judged: how the verdict came about, and what was not done; None for budgets.
     """
 
     kind: FindingKind

@@ -183,6 +183,16 @@ def test_what_a_graph_retains_is_its_own_finding_s() -> None:
     assert judge(device_runs(MIB + 4, MIB + 4), evidence) == ()
 
 
+def test_why_the_allocator_has_no_history_is_told_with_the_device_s_growth() -> None:
+    first, again = device_runs(9 * MIB, 9 * MIB)
+    (found,) = judge([first, dataclasses.replace(again, no_history={"cuda:0": "being recorded by somebody else"})])
+    assert found.judged is not None
+    assert (found.judged.why_no_line, found.judged.cut) == ("being recorded by somebody else", "")
+    assert found.failed
+    (other,) = judge([first, dataclasses.replace(again, no_history={"cuda:1": "being recorded by somebody else"})])
+    assert other.judged is None
+
+
 LEFT_A_LOSS = Evidence(survivors("cuda:0", 0, 1, size=4), (frozenset({0}), frozenset({0, 1})))
 
 

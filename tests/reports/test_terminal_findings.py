@@ -79,6 +79,26 @@ class TestFinding:
             r"           settling; \x1b[2J",
         ]
 
+    def test_what_was_not_done_is_told_once_with_v(self, make: Any) -> None:
+        why = Judged(
+            1, "", why_not_again="a rank", why_no_holder="C++ keeps it", why_no_line="nothing", search_cut="cut"
+        )
+        finding = make.finding(judged=why, holder=Holder("native", "C++", "C++"))
+        shown = terminal.render_finding(finding, verbosity=1)
+        assert shown[-4:] == [
+            "  judged   1 run",
+            "  not      run again: a rank",
+            "  not      all of the heap searched: cut",
+            "  not      known who holds it: C++ keeps it",
+        ]
+        assert not any(line.startswith("  not ") for line in terminal.render_finding(finding))
+        unconfirmed = dataclasses.replace(finding, why_unconfirmed="a rank", holder=None, metric="heap")
+        assert terminal.render_finding(unconfirmed, verbosity=1)[-3:] == [
+            "  not      all of the heap searched: cut",
+            "  not      known who holds it: C++ keeps it",
+            "  not      known which line made it: nothing",
+        ]
+
     def test_a_fix_ends_in_its_code(self, make: Any) -> None:
         finding = make.finding(hint="Empty it in teardown.", code="GL\x1b701")
         assert r"  fix      Empty it in teardown. (GL\x1b701)" in terminal.render_finding(finding)

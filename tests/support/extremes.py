@@ -73,7 +73,7 @@ FINDINGS = st.builds(
     baseline=st.none() | st.builds(findings.BaselineStatus, st.sampled_from(["known", "grown", "new"]), TEXTS),
     until_teardown=st.booleans(),
     provisional=st.booleans(),
-    judged=st.none() | st.builds(findings.Judged, SIZES, TEXTS, some(TEXTS), TEXTS, TEXTS),
+    judged=st.none() | st.builds(findings.Judged, SIZES, TEXTS, some(TEXTS), *[TEXTS] * 5),
 )
 TESTS = st.builds(
     records.TestRecord,

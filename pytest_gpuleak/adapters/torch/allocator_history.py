@@ -35,6 +35,8 @@ PICKLE_PROTOCOL: Final = 4
 _NAME_LENGTH: Final = 120
 _DIGEST_LENGTH: Final = 12
 
+NO_DEVICE: Final = "torch records the allocator's history for CUDA devices alone, and none was used"
+
 
 class RecordedHistory:
     """Records the stacks of device allocations within the context, unless the user records already.
@@ -83,7 +85,7 @@ class RecordedHistory:
     def _begin(self) -> str:
         cuda, core = torch_module("torch.cuda"), torch_module("torch._C")
         if not (type(cuda) is types.ModuleType and type(core) is types.ModuleType and cuda.is_initialized()):
-            return "no CUDA device was used"
+            return NO_DEVICE
         if core._cuda_isHistoryEnabled():
             return "the allocator's history is being recorded by somebody else"
         memory = cuda.memory

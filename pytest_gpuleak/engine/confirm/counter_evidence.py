@@ -114,7 +114,9 @@ class CounterEvidence:
                 found = history.blocks_alive(device, self._knowledge.is_user_file)
                 if found is not None:
                     blocks.setdefault(device, found)
-        self._runs[-1] = dataclasses.replace(self._runs[-1], blocks=blocks)
+        why_not = next(filter(None, (history.why_not for history in histories)), "its allocator keeps no history")
+        no_history = dict.fromkeys(self._suspected - {HOST} - blocks.keys(), why_not)
+        self._runs[-1] = dataclasses.replace(self._runs[-1], blocks=blocks, no_history=no_history)
         folder = self._knowledge.snapshots
         for history in histories:
             try:

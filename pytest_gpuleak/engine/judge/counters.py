@@ -35,13 +35,14 @@ CONTRIBUTIONS_SHOWN = 10
 class CounterRun:
     """Growth of the counters in one run, after settling.
 
-    `host` is a recorded re-run's growth by the probe's name, `blocks` what it left of the allocator's, by device. On the
-    devices `not_read`, arrays that native code alone knows may be part of the growth.
+    `host` is a recorded re-run's growth by the probe's name, `blocks` what it left of the allocator's, by device, and
+    `no_history` why that is not known. On the devices `not_read`, arrays that native code alone knows may be part of the growth.
     """
 
     growth: Growth
     host: Mapping[str, HostGrowth] = dataclasses.field(default_factory=dict)
     blocks: Mapping[str, tuple[Contribution, ...]] = dataclasses.field(default_factory=dict)
+    no_history: Mapping[str, str] = dataclasses.field(default_factory=dict)
     not_read: frozenset[str] = frozenset()
 
 
@@ -154,9 +155,9 @@ def _excuses(runs: Sequence[CounterRun], evidence: Evidence, device: str) -> lis
     return why
 
 
-def _excused_by(why: Sequence[str]) -> Judged | None:
-    """Return what was cut and so excuses a finding; the check adds how its runs went."""
-    return Judged(0, "", cut="; ".join(why)) if why else None
+def _excused_by(why: Sequence[str], no_history: str = "") -> Judged | None:
+    """Return what was cut and so excuses a finding, and why no line is known; the check adds how its runs went."""
+    return Judged(0, "", cut="; ".join(why), why_no_line=no_history) if why or no_history else None
 
 
 def _judge_device(device: str, runs: Sequence[CounterRun], evidence: Evidence, policy: Policy) -> Finding | None:
@@ -200,7 +201,7 @@ def _judge_device(device: str, runs: Sequence[CounterRun], evidence: Evidence, p
         metric="allocated",
         contributions=blocks[:CONTRIBUTIONS_SHOWN],
         evidence=(*lines, *excuses),
-        judged=_excused_by(excuses),
+        judged=_excused_by(excuses, runs[-1].no_history.get(device, "")),
     )
 
 

@@ -51,8 +51,10 @@ def render_finding(finding: Finding, *, verbosity: int = 0, width: int = 80) -> 
         details += wrapped("because", finding.why_unconfirmed, width)
     if finding.known and finding.baseline is None:
         details.append(labelled("known", "listed in the baseline"))
-    if every and finding.judged is not None and finding.judged.step:
+    if every and finding.judged is not None:
         details += wrapped("judged", _judged(finding.judged), width)
+        for text in _not_done(finding, finding.judged):
+            details += wrapped("not", text, width)
     return lines + dimmed(details)
 
 
@@ -184,6 +186,23 @@ def _part(part: Contribution) -> str:
 def _judged(judged: Judged) -> str:
     freed = f"freed by {', '.join(judged.freed_by)}" if judged.freed_by else ""
     return "; ".join(filter(None, (judged.step, count_of(judged.runs, "run"), freed, judged.cut)))
+
+
+def _not_done(finding: Finding, judged: Judged) -> list[str]:
+    """Write what was not done and why, beyond what the lines of the holder, of the creation and `because` say."""
+    rows = {
+        "run again": "" if finding.why_unconfirmed else judged.why_not_again,
+        "all of the heap searched": judged.search_cut,
+        "known who holds it": judged.why_no_holder if _is_silent_on_holder(finding) else "",
+        "known which line made it": judged.why_no_line if finding.metric is not None else "",
+    }
+    return [f"{what}: {why}" for what, why in rows.items() if why]
+
+
+def _is_silent_on_holder(finding: Finding) -> bool:
+    """Tell whether the lines of the holder say nothing of why it is not known."""
+    holder = finding.holder
+    return holder.kind == "native" if holder is not None else finding.metric is not None
 
 
 def _graph(autograd: Autograd | None, width: int) -> list[str]:

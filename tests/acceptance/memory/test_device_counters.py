@@ -126,6 +126,8 @@ def test_a_suite_on_a_simulated_accelerator(simulated: Run) -> None:
         name: [(found["kind"], found["failed"], found["bytes"], found["bytes_per_run"]) for found in test["findings"]]
         for name, test in simulated.tests.items()
     }
+    (raw,) = simulated.tests["test_512_bytes_that_no_tensor_holds"]["findings"]
+    assert raw["judged"]["why_no_line"].startswith("torch records the allocator's history for CUDA devices alone")
     graph = simulated.tests["test_loss_kept_with_its_graph"]["findings"][0]
     kept = graph["bytes"]
     layer = 2 * (64 * 64 + 64) * 4  # weight and bias, and a gradient of each

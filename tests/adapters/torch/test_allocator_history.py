@@ -12,6 +12,7 @@ import pytest
 
 from pytest_gpuleak.adapters.torch.allocator_history import (
     NATIVE_TEXT,
+    NO_DEVICE,
     PICKLE_PROTOCOL,
     RecordedHistory,
     _compiler_not_imported,
@@ -250,7 +251,7 @@ def test_a_device_that_nobody_uses_is_not_touched(monkeypatch: pytest.MonkeyPatc
     with RecordedHistory() as history:
         pass
 
-    assert (torch.calls, history.snapshot, history.why_not) == ([], None, "no CUDA device was used")
+    assert (torch.calls, history.snapshot, history.why_not) == ([], None, NO_DEVICE)
 
 
 def test_without_torch_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +261,7 @@ def test_without_torch_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> N
     with RecordedHistory() as history:
         pass
 
-    assert history.why_not == "no CUDA device was used"
+    assert history.why_not == NO_DEVICE
 
 
 def test_a_device_that_is_lost_meanwhile_is_told_and_recording_stops(monkeypatch: pytest.MonkeyPatch) -> None:
