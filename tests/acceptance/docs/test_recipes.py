@@ -3,102 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
-from tests.conftest import STAND_IN
+from tests.acceptance.docs.conftest import CLEAN
+from tests.support.pages import blocks_of, commands_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Script = Callable[..., subprocess.CompletedProcess[str]]
+    from tests.acceptance.docs.conftest import Script
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[3]
-RECIPE = re.compile(r"^( *)<!-- recipe: (\S+) -->\n\1```(\w+)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
-RECIPES = {
-    name: (language, re.sub(f"^{indent}", "", text, flags=re.MULTILINE))
-    for indent, name, language, text in RECIPE.findall((ROOT / "docs" / "recipes.md").read_text(encoding="utf-8"))
-}
-LEAK = """
-import pytest
-from tests.support.standin import Buffer
-
-KEPT = []
-
-@pytest.mark.quick
-def test_{name}():
-    KEPT.append(Buffer(100))
-"""
-CLEAN = """
-import pytest
-
-@pytest.mark.quick
-def test_{name}():
-    pass
-"""
-INI = "[pytest]\nmarkers = quick\naddopts = -p no:cacheprovider -p no:hypothesispytest -p no:randomly\n"
-
-
-@pytest.fixture
-def suite(tmp_path: Path) -> Path:
-    """A checkout with two folders of tests; one test leaks."""
-    (tmp_path / "conftest.py").write_text(textwrap.dedent(STAND_IN))
-    (tmp_path / "pytest.ini").write_text(INI)
-    for folder, name, source in (("shard_1", "train", LEAK), ("shard_2", "export", CLEAN)):
-        (tmp_path / "suite" / folder).mkdir(parents=True)
-        (tmp_path / "suite" / folder / f"test_{name}.py").write_text(source.format(name=name))
-    return tmp_path
-
-
-@pytest.fixture
-def shell(suite: Path) -> Script:
-    """Runs a script as a CI service would; the recipe's ``tests`` is the suite's folder ``suite``."""
-
-    def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
-        return subprocess.run(
-            ["sh", "-c", script.replace("tests/", "suite/")],
-            cwd=suite,
-            env={**kept, "PATH": binaries, "PYTHONPATH": str(ROOT), **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-
-    return run
+RECIPES = blocks_of("recipes.md", "recipe")
 
 
 def commands(name: str) -> list[str]:
     """The commands of ours in a recipe, in their order."""
-    language, text = RECIPES[name]
-    if language == "sh":
-        return [text]
-    if language == "groovy":
-        return re.findall(r"sh '(.*)'", text)
-    found: list[str] = []
-    collect(yaml.safe_load(text), found)
-    return [command for command in found if command.startswith(("pytest ", "gpuleak "))]
-
-
-def collect(value: Any, found: list[str]) -> None:
-    """Every text in a document."""
-    if isinstance(value, str):
-        found.append(value)
-    elif isinstance(value, (dict, list)):
-        for part in value.values() if isinstance(value, dict) else value:
-            collect(part, found)
+    return commands_in(RECIPES[name])
 
 
 def test_github(shell: Script, suite: Path) -> None:
