@@ -13,9 +13,12 @@ if TYPE_CHECKING:
 
 
 def device_names() -> list[str]:
-    """Return the CUDA devices with their models, if this process has initialised CUDA."""
+    """Return the CUDA devices with their models, if this process has initialised CUDA.
+
+    `is_available()` would initialise the driver, and no process that a test forks could use CUDA from then on.
+    """
     cuda = getattr(loaded_torch(), "cuda", None)
-    if cuda is None or not cuda.is_available() or not cuda.is_initialized():
+    if cuda is None or not cuda.is_initialized():
         return []
     return [f"cuda:{index} {cuda.get_device_name(index)}" for index in range(cuda.device_count())]
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.adapters.probe_protocol import DeviceReading
+from pytest_gpuleak.adapters.torch.device_facts import device_names
 from pytest_gpuleak.adapters.torch.devices import TorchDevices, checked
 from pytest_gpuleak.adapters.torch.settle_steps import device_steps
 from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
@@ -160,6 +161,18 @@ def test_a_device_that_the_process_has_not_used_is_not_touched(cuda: StandInCuda
     for step in device_steps():
         list(step.steps())
     assert not [call for call in cuda.calls if call[0] == "touched" or call == ("synchronize", 1)]
+
+
+def test_the_names_of_devices_initialise_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the driver is initialised, a process that is forked cannot use CUDA: a report's environment asked for it."""
+    forget_torch(monkeypatch)
+    module: Any = ModuleType("torch")
+    asked: list[str] = []
+    module._C = ModuleType("torch._C")
+    module.cuda = SimpleNamespace(is_initialized=lambda: False, is_available=lambda: asked.append("is_available"))
+    monkeypatch.setitem(sys.modules, "torch", module)
+    assert device_names() == []
+    assert asked == []
 
 
 def test_cudas_figures_and_first_uses(cuda: StandInCuda, probe: TorchDevices) -> None:
