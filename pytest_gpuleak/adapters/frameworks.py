@@ -11,7 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
-    from pytest_gpuleak.adapters.protocol import AllocationHistory, ArrayFramework, ReferenceFinder, Restore, SettleStep
+    from pytest_gpuleak.adapters.protocol import (
+        AllocationHistory,
+        ArrayFramework,
+        FirstUseWatch,
+        ReferenceFinder,
+        Restore,
+        SettleStep,
+    )
     from pytest_gpuleak.heap.budget import Budget
     from pytest_gpuleak.model.findings import Autograd
     from pytest_gpuleak.model.readings import DeviceSpace
@@ -156,6 +163,11 @@ class Frameworks:
             for framework in self.members:
                 stack.enter_context(framework.in_place())
             yield
+
+    def watch_first_use(self, tell: Callable[[str, str], object]) -> list[FirstUseWatch]:
+        """Watch for the first initialisation of a device by any framework."""
+        found = (framework.watch_first_use(tell) for framework in self.members)
+        return [watch for watch in found if watch is not None]
 
     def is_distributed(self) -> bool:
         """Return whether any framework runs as one rank of several."""

@@ -251,6 +251,16 @@ class ProcessKinds(Protocol):
         """Return the workers of the framework's pools: the kind of pool (``DataLoader``) by pid."""
 
 
+class FirstUseWatch(Protocol):
+    """Watches for the first initialisation of a framework's devices."""
+
+    def look(self) -> None:
+        """Look at the framework's state once more. Does nothing where it is watched already."""
+
+    def stop(self) -> None:
+        """Restore what watching has changed."""
+
+
 class Framework(Protocol):
     """One framework whose arrays are watched. Derive from it, and override what the framework has.
 
@@ -395,3 +405,11 @@ class Framework(Protocol):
         """Return the bytes of what libraries keep on a device for the whole process, each on its own."""
         del device
         return ()
+
+    def watch_first_use(self, tell: Callable[[str, str], object]) -> FirstUseWatch | None:
+        """Call `tell` with the library (``torch.cuda``) and the type of device when it first initialises one.
+
+        It is called in the midst of that, on any thread: it must not use the framework. None: the framework cannot tell.
+        """
+        del tell
+        return None

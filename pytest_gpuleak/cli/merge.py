@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.baseline.file import key_of
 from pytest_gpuleak.baseline.matching import entry_place
+from pytest_gpuleak.model.first_init import decode_first_init, earlier_of
 from pytest_gpuleak.model.outcomes import decode_test, encode_test
 from pytest_gpuleak.model.records import RunReport
 from pytest_gpuleak.model.summary import summarise
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.model.findings import Finding, FixtureRecord, KnownLeak
+    from pytest_gpuleak.model.first_init import FirstInit
     from pytest_gpuleak.model.records import TestRecord, Verdict
 
 GRAVITY: dict[Verdict, int] = {"unchecked": 0, "clean": 1, "noted": 2, "allowed": 3, "leaked": 4}
@@ -56,6 +58,7 @@ class Merger:
         self._environment, self._policy = _Agreement(), _Agreement()
         self._usage = _Usage()
         self._counts: dict[str, int] = {}
+        self._first_init: FirstInit | None = None
         self._created: list[str] = []
         self._incomplete: list[str] = []
         self._faults: dict[str, None] = {}
@@ -76,6 +79,8 @@ class Merger:
             count = report.summary.get(key)
             if isinstance(count, int):
                 self._counts[key] = self._counts.get(key, 0) + count
+        if "first_init" in report.summary:
+            self._first_init = earlier_of(self._first_init, decode_first_init(report.summary["first_init"]))
         self._created.append(report.created)
         self._faults.update(dict.fromkeys(report.faults))
         if report.incomplete is not None:
@@ -98,6 +103,8 @@ class Merger:
                 yield test
 
         summary = {**summarise(counted(), fixtures), **self._counts, "memory": self._usage.settle()}
+        if self._first_init is not None:
+            summary["first_init"] = self._first_init.encode()
         return RunReport(
             created=max(self._created, key=_moment, default=""),
             environment=self._environment.settle(join=True),

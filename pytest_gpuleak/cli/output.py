@@ -11,11 +11,13 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 
+from pytest_gpuleak.model.first_init import decode_first_init
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.formats import WRITERS, render, why_not_accepted
 from pytest_gpuleak.reports.terminal.baseline import STALE_SHOWN, render_entry
 from pytest_gpuleak.reports.terminal.findings import render_line
+from pytest_gpuleak.reports.terminal.first_init import is_shown, render_first_init
 from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT, CutLine, DimLine, TitleLine, first_lines
 from pytest_gpuleak.reports.terminal.section import render_codes, render_leaks
 from pytest_gpuleak.reports.terminal.summary import render_dearest, render_faults, render_summary, render_usage
@@ -85,6 +87,9 @@ def render_report(report: RunReport, verbosity: int) -> list[str]:
         why = clean_text(report.incomplete, TEXT_LIMIT)
         lines.append(click.style(f"gpu-leak: THE REPORT IS INCOMPLETE: {why}", fg="red"))
     lines.append(render_summary(report.summary))
+    if "first_init" in report.summary:
+        first = decode_first_init(report.summary["first_init"])
+        lines += [render_first_init(first)] if is_shown(first, verbosity) else []
     faults = render_faults(report.tests, report.faults)
     return lines if faults is None else [*lines, click.style(faults, fg="yellow")]
 

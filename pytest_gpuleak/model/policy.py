@@ -50,7 +50,8 @@ class Settings(NamedTuple):
         top: how many of the heaviest tests are listed at the end.
         snapshots: folder for the allocator's history of leaking tests; None: none is written.
         strict: whether the run fails where the check itself or a user's hook failed.
-        warn: whether leaks are shown and reported, and fail nothing; `strict` and `fail_stale` are off then.
+        no_init_at_collection: whether the run fails where a device was initialised during import or collection.
+        warn: whether leaks are shown and reported, and fail nothing: the other options that fail a run are off then.
     """
 
     enabled: bool
@@ -65,6 +66,7 @@ class Settings(NamedTuple):
     update_baseline: bool = False
     fail_stale: bool = False
     strict: bool = False
+    no_init_at_collection: bool = False
     warn: bool = False
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport
     from pytest_gpuleak.session.ci import Surroundings
     from pytest_gpuleak.session.features.baseline import BaselineRun
+    from pytest_gpuleak.session.features.first_init.watch import InitWatch
     from pytest_gpuleak.session.leak_check import LeakCheck
     from pytest_gpuleak.session.records.completeness import RunProgress
     from pytest_gpuleak.session.records.recorder import Recorder
@@ -33,6 +34,8 @@ FAULTS_KEY = "gpu_leak_faults"
 """Key for a worker's lines on what could not be read in xdist's ``workeroutput``."""
 EXPLAINED_KEY = "gpu_leak_explained"
 """Key for a worker's findings whose holders were searched for late, in xdist's ``workeroutput``."""
+FIRST_INIT_KEY = "gpu_leak_first_init"
+"""Key for who initialised a device first in a worker, in xdist's ``workeroutput``."""
 CHECK_FAULTS_KEY = "gpu_leak_check_faults"
 """Key for a worker's faults outside of tests in xdist's ``workeroutput``."""
 
@@ -55,10 +58,17 @@ class Run:
     baseline: BaselineRun | None
     surroundings: Surroundings | None
     lines: list[str]
+    init_watch: InitWatch
     faults: list[str] = dataclasses.field(default_factory=list)
     errors: list[str] = dataclasses.field(default_factory=list)
     published: list[str] = dataclasses.field(default_factory=list)
     skips_interrupted: bool = False
+
+    @property
+    def fails_by_init(self) -> bool:
+        """Tell whether `--gpu-leak-no-init-at-collection` fails the run."""
+        found = self.ledger.first_init
+        return self.settings.no_init_at_collection and found is not None and found.before_tests
 
     def attempt(self, what: str, part: Callable[[], _T], otherwise: Callable[[], _T]) -> _T:
         """Run a step (`what`) of the end of the run; if it fails, note a line and return the substitute."""
@@ -68,6 +78,10 @@ class Run:
             return otherwise()
 
         return self.isolated(part, note)
+
+    def look_for_devices(self, look: Callable[[], None]) -> None:
+        """Look for who has initialised a device, at the end of a phase."""
+        self.attempt("looking for who has initialised a device", look, nothing)
 
     def isolated(self, part: Callable[[], _T], instead: Callable[[str], _T]) -> _T:
         """Return what `part` returns. For an Exception or the first Ctrl-C, return what `instead` makes of its line.
@@ -100,6 +114,9 @@ def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
     records: list[FixtureRecord] = run.attempt(
         "listing what the fixtures left", lambda: run.check.fixture_records, list
     )
+    run.look_for_devices(run.init_watch.look)
+    if run.init_watch.found is not None:
+        run.ledger.note_first_init(run.init_watch.found._replace(worker=run.check.attempts.worker))
     output: dict[str, Any] | None = getattr(run.config, "workeroutput", None)
     if output is not None:
         _send(run, records, output)
@@ -133,6 +150,7 @@ def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
         or run.errors
         or (run.baseline is not None and run.baseline.failed)
         or (run.settings.strict and run.ledger.failed_to_check)
+        or run.fails_by_init
     )
     if fails and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -155,6 +173,8 @@ def _send(run: Run, records: list[FixtureRecord], output: dict[str, Any]) -> Non
             ],
             list,
         )
+    if run.ledger.first_init is not None:
+        output[FIRST_INIT_KEY] = run.ledger.first_init.encode()
     output[FAULTS_KEY] = run.lines + run.faults
     output[CHECK_FAULTS_KEY] = run.check.faults_of_session
     output[DESELECTED_KEY] = run.completeness.deselected

@@ -37,11 +37,11 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Watch the collector before a conftest.py can bind its functions."""
+    """Watch the collector before a conftest.py can bind its functions, and devices before one can initialise any."""
     if not options.is_switched_off(early_config) and _read_value(early_config, ""):
         try:
             with no_rewriting():
-                from pytest_gpuleak.session.run import watch_collector
+                from pytest_gpuleak.session.run import watch_process
         except Exception as error:
             from pytest_gpuleak.session.unknown_interpreter import Unchecked, is_unknown
 
@@ -49,7 +49,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
                 raise
             early_config.pluginmanager.register(Unchecked(error), "gpuleak-unchecked")
         else:
-            watch_collector(early_config)
+            watch_process(early_config)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -23,6 +23,7 @@ from pytest_gpuleak.session.closing import (
     CHECK_FAULTS_KEY,
     EXPLAINED_KEY,
     FAULTS_KEY,
+    FIRST_INIT_KEY,
     WORKER_KEY,
     Run,
     close_run,
@@ -31,6 +32,7 @@ from pytest_gpuleak.session.closing import (
 from pytest_gpuleak.session.config.given_values import place_of_option, read_value
 from pytest_gpuleak.session.config.markers import check_markers
 from pytest_gpuleak.session.config.settings import FAILING, read_scan, read_settings
+from pytest_gpuleak.session.features.first_init.watch import InitWatch
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.item_hooks import RuntestHooks
 from pytest_gpuleak.session.leak_check import LeakCheck
@@ -41,7 +43,7 @@ from pytest_gpuleak.session.records.completeness import RunProgress
 from pytest_gpuleak.session.records.recorder import JournalHooks, Recorder, Sender
 from pytest_gpuleak.session.records.run_records import RunRecords
 from pytest_gpuleak.session.safeguards import RunSafeguards
-from pytest_gpuleak.session.showing import show_run, show_short_summary
+from pytest_gpuleak.session.showing import show_first_init, show_run, show_short_summary
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -50,10 +52,12 @@ if TYPE_CHECKING:
     from pytest_gpuleak.session.features.baseline import BaselineRun
 
 _DETECTOR: pytest.StashKey[EpochDetector] = pytest.StashKey()
+_INIT_WATCH: pytest.StashKey[InitWatch] = pytest.StashKey()
 
 
-def watch_collector(early_config: pytest.Config) -> None:
-    """Install the view of the collector, before any conftest.py is loaded."""
+def watch_process(early_config: pytest.Config) -> None:
+    """Install the view of the collector, and watch who initialises a device, before any conftest.py is loaded."""
+    early_config.stash[_INIT_WATCH] = InitWatch(early_config)
     try:
         mode = read_scan(early_config)
     except (pytest.UsageError, AttributeError):
@@ -149,7 +153,12 @@ class Session:
             baseline=baseline,
             surroundings=surroundings,
             lines=lines,
+            init_watch=config.stash[_INIT_WATCH],
         )
+        watch = self._run.init_watch
+        # xdist's controller collects nothing itself.
+        collects = getattr(config.option, "dist", "no") == "no"
+        self._run.look_for_devices(watch.look if collects else watch.end_collection)
 
     def pytest_report_header(self) -> list[str]:
         """Return a line on how tests are judged."""
@@ -183,6 +192,7 @@ class Session:
 
     def pytest_collection_finish(self) -> None:
         """Register the hooks after every conftest.py: the last registered hook is called outermost."""
+        self._run.look_for_devices(self._run.init_watch.end_collection)
         if self._config.hook.pytest_gpuleak_arrays.get_hookimpls():
             from pytest_gpuleak.session.user_hooks import bring_frameworks
 
@@ -222,6 +232,10 @@ class Session:
                 lambda: take_explained(node.gateway.id, output[EXPLAINED_KEY]),
                 nothing,
             )
+        if FIRST_INIT_KEY in output:
+            take_init = self._run.ledger.take_first_init
+            what = f"taking over who initialised a device in the worker {node.gateway.id}"
+            self._run.attempt(what, lambda: take_init(output[FIRST_INIT_KEY]), nothing)
         self._run.ledger.add_faults(output.get(CHECK_FAULTS_KEY, ()))
         self._run.faults += [fault for fault in output.get(FAULTS_KEY, []) if fault not in self._run.faults]
 
@@ -234,6 +248,8 @@ class Session:
         """Show the section GPU LEAKS, the summary line, and report errors."""
         if not runs_nothing(self._config):
             show_run(self._run, terminalreporter)
+        elif self._settings.no_init_at_collection:
+            show_first_init(self._run, terminalreporter)
 
     @pytest.hookimpl(specname="pytest_terminal_summary", wrapper=True, tryfirst=True)
     def pytest_short_summary_of_leaks(self, terminalreporter: Any) -> Generator[None, object, object]:

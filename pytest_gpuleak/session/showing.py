@@ -33,6 +33,7 @@ def show_run(run: Run, terminalreporter: Any) -> None:
     if summary.get("unchecked"):
         run.attempt("counting the notebooks", lambda: _show_notebooks(run, terminalreporter), nothing)
     terminalreporter.line(last)
+    show_first_init(run, terminalreporter)
     if ledger.failed_to_check:
         _show_faults(run, terminalreporter)
     if ledger.incomplete is not None and run.settings.report_paths:
@@ -41,6 +42,24 @@ def show_run(run: Run, terminalreporter: Any) -> None:
         terminalreporter.line(error, red=True)
     for line in run.published:
         terminalreporter.line(line)
+
+
+def show_first_init(run: Run, terminalreporter: Any) -> None:
+    """Show who initialised a device first: where it fails the run, breaks processes that tests fork, or with ``-v``."""
+    found = run.ledger.first_init
+    if found is None:
+        return
+
+    def show() -> None:
+        from pytest_gpuleak.reports.terminal.first_init import is_shown, render_first_init
+
+        if run.fails_by_init:
+            line = f"{render_first_init(found)}; the run fails (--gpu-leak-no-init-at-collection)"
+            terminalreporter.line(line, red=True)
+        elif is_shown(found, int(run.config.option.verbose)):
+            terminalreporter.line(render_first_init(found))
+
+    run.attempt("showing who initialised a device first", show, nothing)
 
 
 def _show_notebooks(run: Run, terminalreporter: Any) -> None:

@@ -334,3 +334,36 @@ def test_a_snapshot_of_memory_that_no_tensor_explains(tmp_path: Path) -> None:
     snapshot = pickle.loads(path.read_bytes())
     blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
     assert [block["size"] for block in blocks if block["state"] == "active_allocated"] == [4 * MIB] * 3
+
+
+FIRST_INIT = {
+    "collection": "while first_init.py was collected, at first_init.py:{collection}; forked processes cannot use it",
+    "driver": "while the tests were collected, not by torch.cuda; forked processes cannot use it",
+    "fixture": "in the setup of fixture 'model' (first_init.py:{definition}) of first_init.py::test_fixture, at first_init.py:{fixture}",
+    "zeros": "in first_init.py::test_it, at first_init.py:{zeros}",
+    "default": "in first_init.py::test_it, at first_init.py:{default}",
+    "thread": "in first_init.py::test_it, at first_init.py:{thread}, in the thread 'loader'",
+    "driver in a test": "after the tests were collected, not by torch.cuda",
+    "available": None,
+    "fork": None,
+}
+LINES_OF_FIRST_INIT = {
+    "collection": "    torch.cuda.current_device()",
+    "definition": '@pytest.fixture(scope="session")',
+    "fixture": '    return torch.zeros(8, device="cuda")',
+    "zeros": '        torch.zeros(8, device="cuda")',
+    "default": "        torch.ones(2)",
+    "thread": "    torch.cuda.init()  # by a thread",
+}
+
+
+@pytest.mark.parametrize("way", FIRST_INIT)
+def test_who_initialises_the_device_first(tmp_path: Path, way: str) -> None:
+    ended = run_case(tmp_path, "first_init", "-v", FIRST_INIT=way)
+    code = (CASES / "first_init.py").read_text("utf-8").splitlines()
+    lines = {name: code.index(line) + 1 for name, line in LINES_OF_FIRST_INIT.items()}
+    said = [line for line in ended.text.splitlines() if "first initialised" in line]
+    expected = FIRST_INIT[way]
+    assert said == ([] if expected is None else [f"gpu-leak: cuda was first initialised {expected.format_map(lines)}"])
+    assert ("first_init" in ended.report["summary"]) is (expected is not None)
+    assert {test["outcome"] for test in ended.tests.values()} == {"passed"}

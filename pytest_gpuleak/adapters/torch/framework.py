@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         StorageHandle,
     )
     from pytest_gpuleak.adapters.torch.devices import TorchDevices
+    from pytest_gpuleak.adapters.torch.first_use import TorchFirstUse
     from pytest_gpuleak.adapters.torch.modules import TorchModules
     from pytest_gpuleak.adapters.torch.processes import TorchProcesses
     from pytest_gpuleak.heap.budget import Budget
@@ -221,6 +222,12 @@ class TorchFramework(Framework):
         from pytest_gpuleak.adapters.torch.in_place import torch_in_place
 
         return torch_in_place()
+
+    def watch_first_use(self, tell: Callable[[str, str], object]) -> TorchFirstUse:
+        """Watch for the call that initialises CUDA or XPU first."""
+        from pytest_gpuleak.adapters.torch.first_use import TorchFirstUse
+
+        return TorchFirstUse(tell)
 
     def is_distributed(self) -> bool:
         """Return whether torch's default process group has other ranks."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
+from pytest_gpuleak.model.first_init import FirstInit
 from pytest_gpuleak.model.records import SCHEMA, RunReport, TestRecord
 from pytest_gpuleak.model.summary import find_dearest, summarise
 from pytest_gpuleak.model.text import clean_text
@@ -145,6 +146,8 @@ def _report(document: dict[str, Any]) -> RunReport:
             raise WrongValueError(f"is {describe_value(summary[key])}, which is not a whole number").at(
                 f"summary.{key}"
             )
+    if "first_init" in summary:
+        summary["first_init"] = check(FirstInit, summary["first_init"], "summary.first_init").encode()
     if "known" in summary:
         summary["known"] = sum(found.known for record in (*tests, *fixtures) for found in record.findings)
     if "stale" in summary:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.session.config.given_values import Given
 
-FAILING = ("strict", "fail_stale")
+FAILING = ("strict", "fail_stale", "no_init_at_collection")
 """Options that fail a run, which `--gpu-leak-warn` switches off."""
 
 _POLICY_FIELDS = {option.name: option.target for option in OPTIONS if option.target in Policy._fields}

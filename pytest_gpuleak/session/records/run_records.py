@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pytest_gpuleak.model.findings import Finding, FixtureRecord, KnownLeak
+    from pytest_gpuleak.model.first_init import FirstInit
     from pytest_gpuleak.model.outcomes import Verdict
 
 
@@ -40,6 +41,8 @@ class RunRecords:
         """Entries of the baseline whose leak is gone."""
         self.passed_so_far: set[str] = set()
         """Tests that were reported as passed and leak by what a late search has told."""
+        self.first_init: FirstInit | None = None
+        """Who initialised a device first, in the process of the tests; None: nobody did, or it is not known."""
         self.faults: list[str] = []
         """Failures of the check itself, or of a user's hook, outside of tests, each once."""
 
@@ -91,6 +94,18 @@ class RunRecords:
         """Add the record of a leaking fixture."""
         self.fixtures.append(record)
 
+    def note_first_init(self, found: FirstInit) -> None:
+        """Note who initialised a device first in a process; of several, the report says one."""
+        from pytest_gpuleak.model.first_init import earlier_of
+
+        self.first_init = earlier_of(self.first_init, found)
+
+    def take_first_init(self, encoded: dict[str, Any]) -> None:
+        """Note who initialised a device first in an xdist worker. Raises KeyError or TypeError for other data."""
+        from pytest_gpuleak.model.first_init import decode_first_init
+
+        self.note_first_init(decode_first_init(encoded))
+
     def add_faults(self, faults: Iterable[str]) -> None:
         """Add failures of the check, or of a user's hook, outside of tests."""
         self.faults += [fault for fault in dict.fromkeys(faults) if fault not in self.faults]
@@ -136,6 +151,7 @@ class RunRecords:
             ),
             "stale": len(self.stale),
             "deselected": self.deselected,
+            **({} if self.first_init is None else {"first_init": self.first_init.encode()}),
             "memory": self._usage(top) if on_file or top else {},
             "dearest": find_dearest(self.tests, top),
         }

@@ -1,0 +1,1 @@
+"""Tell who initialised a device first in this process."""
