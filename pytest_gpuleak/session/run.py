@@ -153,7 +153,8 @@ class Session:
             baseline=baseline,
             surroundings=surroundings,
             lines=lines,
-            init_watch=config.stash[_INIT_WATCH],
+            # None is there where a conftest.py loads the plugin, or switches it on.
+            init_watch=config.stash.get(_INIT_WATCH, None) or InitWatch(config),
         )
         watch = self._run.init_watch
         # xdist's controller collects nothing itself.

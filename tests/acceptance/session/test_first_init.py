@@ -161,6 +161,14 @@ def test_a_plugin_that_is_loaded_before_this_one_can_watch(
     ]
 
 
+def test_a_conftest_that_switches_the_plugin_on(run: Runner, project: Path) -> None:
+    (project / "conftest.py").write_text(
+        "import pytest\n@pytest.hookimpl(tryfirst=True)\ndef pytest_configure(config): config.option.gpu_leak = True\n"
+    )
+    found = run(AT_COLLECTION, "-p", "no:cacheprovider", plugin="-s", apart=True)
+    assert said(found) == [KERNELS_LINE]
+
+
 SHAPES = {
     "fixture": (
         """
