@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import types
 
     from tests.support.forked import ForkServer
+    from tests.support.nvml import DriverState
 
 STAND_IN = """
     import pytest
@@ -222,6 +223,22 @@ def run_wired(run: Runner) -> Runner:
         return run(source, "-p", "no:rerunfailures", *arguments, apart=apart, plugin=plugin)
 
     return start
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The stand-in for the NVIDIA driver's library, compiled."""
+    from tests.support.nvml import build
+
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def nvml_state(nvml_library: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> DriverState:
+    """The state of the stand-in, which the binding has loaded in place of the driver's library."""
+    from tests.support.nvml import install
+
+    return install(monkeypatch, nvml_library, tmp_path / "nvml-state")
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ OTHER_CLOCKS: Final = {("os", "times"), ("datetime", "now"), ("datetime", "utcno
 TIMES_AND_SHARES: Final = {
     # Waits that stop, and what is waited for between two looks, in seconds.
     "engine/limits.py": {
-        *("CHECK_LIMIT_S", "FIRST_WAIT_S", "LONGEST_WAIT_S", "ALL_WAITS_S", "KNOWN_THREADS_WAIT_S"),
+        *("CHECK_LIMIT_S", "FIRST_WAIT_S", "LONGEST_WAIT_S", "ALL_WAITS_S", "KNOWN_THREADS_WAIT_S", "DEVICE_STEP_S"),
         # Shares of bytes, and CPython's own of the heap's objects, by which it times a collection.
         *("SLACK_SHARE", "REST_SHARE", "SMALL_SHARE", "MINOR_SHARE", "LONG_LIVED_SHARE"),
     },

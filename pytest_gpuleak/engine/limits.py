@@ -30,6 +30,18 @@ ENDING_WAITS: Final = 7
 """Waits for processes to end before all of the heap is collected, which takes 0.2 s on a large one: 0.13 s in all.
 Orders."""
 
+DEVICE_STEP_S: Final = 0.25
+"""Seconds between two readings of a device that is waited for (`--gpu-leak-wait`). Orders: no verdict comes of them."""
+
+STEADY_READINGS: Final = 4
+"""Readings of a device, a second in all, in which what living processes hold has not fallen. Stops: it is held.
+
+vLLM polled 241 equal readings over 240 s (github.com/vllm-project/vllm/pull/54162)."""
+
+LEAST_OCCUPIED: Final = 64 * 1024 * 1024
+"""Bytes on a device from which they are waited for and told: less than a CUDA context takes. Bounds: smaller differences
+between what is in use and what processes have are the driver's own."""
+
 MOST_ROUNDS: Final = 20
 """Collections in a row, each of which has freed something. Stops: a finalizer may make new garbage for ever.
 

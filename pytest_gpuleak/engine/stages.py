@@ -119,3 +119,4 @@ ACCOUNT = Stage("the account of what was left", "an out-of-memory report may not
 BASELINE = Stage("the comparison with the baseline", "findings count as new")
 FIXTURES = Stage("the check of a fixture", "what the fixture left is not judged", of_session=True)
 PROCESSES = Stage("the check of child processes", "processes that were left running are not judged", blinds=True)
+DEVICES = Stage("the wait for devices", "what stays on them is not told", of_session=True)

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
+    from pytest_gpuleak.model.device_wait import DeviceWait
     from pytest_gpuleak.model.findings import Finding
 
 # No postponed annotations, no dataclass: see docs/developing/performance.md, "Start-up".
@@ -26,6 +27,7 @@ class TestRecord(NamedTuple):
         faults: failures of the check itself, or of a user's hook, on this test: a sentence each.
         suspect_s: seconds of a suspect's check: ``check``, of which ``reruns`` and ``search``; else empty.
         rerun: whether a plugin ran the test again after this attempt, which pytest and the summary then do not count.
+        device_wait: what `--gpu-leak-wait` has waited for and what stayed on the devices; None: nothing, or it is off.
     """
 
     nodeid: str
@@ -43,6 +45,7 @@ class TestRecord(NamedTuple):
     faults: tuple[str, ...] = ()
     suspect_s: dict[str, float] = {}  # noqa: RUF012 - as above
     rerun: bool = False
+    device_wait: "DeviceWait | None" = None
 
 
 TestRecord.__test__ = False  # type: ignore[attr-defined] # pytest would collect a class of this name from a test module
@@ -56,6 +59,10 @@ def encode_test(record: TestRecord) -> dict[str, Any]:
         from pytest_gpuleak.model.findings import encode_finding
 
         fields["findings"] = [encode_finding(finding) for finding in record.findings]
+    if record.device_wait is not None:
+        from pytest_gpuleak.model.device_wait import encode_wait
+
+        fields["device_wait"] = encode_wait(record.device_wait)
     return fields
 
 
@@ -66,7 +73,13 @@ def decode_test(data: dict[str, Any]) -> TestRecord:
         from pytest_gpuleak.model.findings import decode_finding
 
         findings = tuple(map(decode_finding, data["findings"]))
-    return TestRecord(**{**data, "findings": findings, "faults": tuple(data.get("faults", ()))})
+    device_wait = None
+    if data.get("device_wait") is not None:
+        from pytest_gpuleak.model.device_wait import decode_wait
+
+        device_wait = decode_wait(data["device_wait"])
+    faults = tuple(data.get("faults", ()))
+    return TestRecord(**{**data, "findings": findings, "faults": faults, "device_wait": device_wait})
 
 
 class FixturePlace(NamedTuple):

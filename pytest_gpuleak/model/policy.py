@@ -52,6 +52,7 @@ class Settings(NamedTuple):
         strict: whether the run fails where the check itself or a user's hook failed.
         no_init_at_collection: whether the run fails where a device was initialised during import or collection.
         warn: whether leaks are shown and reported, and fail nothing: the other options that fail a run are off then.
+        wait_s: longest wait for a device after a test, in seconds; None: none.
     """
 
     enabled: bool
@@ -68,6 +69,7 @@ class Settings(NamedTuple):
     strict: bool = False
     no_init_at_collection: bool = False
     warn: bool = False
+    wait_s: float | None = None
 
 
 def describe(settings: Settings) -> dict[str, Any]:

@@ -93,6 +93,9 @@ OPTIONS = (
            "no_init_at_collection"),
     Option("warn", "switch", "", "off",
            "show and report leaks, and fail nothing for them: outcomes, exit status and JUnit stay as they are", "warn"),
+    Option("wait", "wait", "SECONDS", "off",
+           "after a test that used a device, wait while memory of this run's processes is leaving it, and tell what stays",
+           "wait_s"),
     Option("report", "paths", "PATH", "",
            "write a report when the run ends, any number of times: .json, .html, .sarif or .md", "report_paths"),
 )

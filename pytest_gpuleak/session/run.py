@@ -209,6 +209,12 @@ class Session:
         manager, check = self._config.pluginmanager, self._run.check
         meter = take_over_meter(self._config, needed=self._detailed)
         manager.register(RuntestHooks(check, meter), "gpuleak-runtest")
+        if self._settings.wait_s is not None:
+            from pytest_gpuleak.session.features.device_gate.hooks import DeviceGate
+
+            gate = DeviceGate(check.tracker, check.attempts, self._settings.wait_s)
+            gate.start()
+            manager.register(gate, "gpuleak-device-gate")
         if self._settings.clean:
             from pytest_gpuleak.session.features.cleanup import CleaningHooks
 

@@ -30,6 +30,8 @@ def show_run(run: Run, terminalreporter: Any) -> None:
     last = run.attempt("counting the tests", lambda: render_summary(summary), lambda: "gpu-leak: no counts")
     for fault in dict.fromkeys([*run.lines, *run.faults]):
         terminalreporter.line(f"gpu-leak: {clean_text(fault, TEXT_LIMIT)}")
+    if run.settings.wait_s is not None:
+        run.attempt("showing what stays on devices", lambda: _show_waits(run, terminalreporter), nothing)
     if summary.get("unchecked"):
         run.attempt("counting the notebooks", lambda: _show_notebooks(run, terminalreporter), nothing)
     terminalreporter.line(last)
@@ -60,6 +62,13 @@ def show_first_init(run: Run, terminalreporter: Any) -> None:
             terminalreporter.line(render_first_init(found))
 
     run.attempt("showing who initialised a device first", show, nothing)
+
+
+def _show_waits(run: Run, terminalreporter: Any) -> None:
+    from pytest_gpuleak.reports.terminal.device_waits import render_waits
+
+    for line in render_waits(run.ledger.tests, width=terminalreporter._tw.fullwidth):
+        terminalreporter.line(line)
 
 
 def _show_notebooks(run: Run, terminalreporter: Any) -> None:

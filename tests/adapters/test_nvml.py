@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import types
@@ -19,72 +18,27 @@ from pytest_gpuleak.adapters.nvml.process_identity import Family, Identity, iden
 from pytest_gpuleak.adapters.nvml.readings import Nvml, NvmlReading, outside
 from pytest_gpuleak.model.readings import ProbeUnavailable
 from tests.conftest import forget_torch
+from tests.support.nvml import GIB, A, a_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.support.nvml import DriverState
+
 MIB = 1 << 20
-GIB = 1 << 30
 NOT_AVAILABLE = (1 << 64) - 1
-SOURCE = pathlib.Path(__file__).parents[1] / "support" / "nvml_standin.c"
-A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000001", "GPU-bbbbbbbb-0000-0000-0000-000000000002"
+B = "GPU-bbbbbbbb-0000-0000-0000-000000000002"
 PART, OTHER_PART = "MIG-cccccccc-0000-0000-0000-000000000003", "MIG-dddddddd-0000-0000-0000-000000000004"
 
 
-def a_device(
-    uuid: str = A, bus: str = "00000000:01:00.0", used: int = GIB, mig: int = -1, model: str = "Test GPU"
-) -> str:
-    return f"device {uuid} {bus} {80 * GIB} {used} {mig} {model}\n"
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The stand-in, compiled."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        pytest.skip("no C compiler to build the stand-in with")
-    target = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(target), str(SOURCE)], check=True)
-    return target
-
-
-class LazyNvml:
-    """The stand-in's state."""
-
-    def __init__(self, path: pathlib.Path, loaded: ctypes.CDLL) -> None:
-        self._path = path
-        self._loaded = loaded
-
-    def say(self, *lines: str) -> None:
-        self._path.write_text("driver 550.54\n" + "".join(line.rstrip("\n") + "\n" for line in lines))
-
-    @property
-    def opened(self) -> int:
-        return int(self._loaded.standin_opened())
-
-
 @pytest.fixture
-def driver(library: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> LazyNvml:
+def driver(nvml_state: DriverState) -> DriverState:
     """The binding, with the stand-in loaded in place of the driver's library."""
-    pynvml = pytest.importorskip("pynvml")
-    loaded = ctypes.CDLL(str(library))
-    while loaded.standin_opened() > 0:
-        loaded.nvmlShutdown()
-    monkeypatch.setattr(pynvml, "nvmlLib", loaded)
-    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-    monkeypatch.setattr(pynvml, "_nvmlLib_refcount", 0)
-    monkeypatch.setenv("NVML_STANDIN", str(tmp_path / "state"))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
-    monkeypatch.setattr(nvml, "framework_uuids", lambda: None)
-    monkeypatch.setattr(nvml, "own_identity", lambda: Identity((os.getpid(),), True))
-    state = LazyNvml(tmp_path / "state", loaded)
-    state.say(a_device())
-    return state
+    return nvml_state
 
 
 @pytest.fixture
-def probe(driver: LazyNvml) -> Iterator[Callable[..., Nvml]]:
+def probe(driver: DriverState) -> Iterator[Callable[..., Nvml]]:
     """Starts a probe on a machine."""
     started: list[Nvml] = []
 
@@ -101,7 +55,7 @@ def probe(driver: LazyNvml) -> Iterator[Callable[..., Nvml]]:
         one.stop()
 
 
-def test_this_process_its_children_and_others_are_told_apart(driver: LazyNvml, probe: Callable[..., Nvml]) -> None:
+def test_this_process_its_children_and_others_are_told_apart(driver: DriverState, probe: Callable[..., Nvml]) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         reading = probe(
@@ -122,7 +76,7 @@ def test_this_process_its_children_and_others_are_told_apart(driver: LazyNvml, p
     assert outside(reading, 100 * MIB) == 200 * MIB
 
 
-def test_figures_follow_the_driver_while_it_runs(driver: LazyNvml, probe: Callable[..., Nvml]) -> None:
+def test_figures_follow_the_driver_while_it_runs(driver: DriverState, probe: Callable[..., Nvml]) -> None:
     running = probe()
     assert running.read()["cuda:0"].own == 0
     driver.say(a_device(used=3 * GIB), f"process {A} compute {os.getpid()} {2 * GIB}")
@@ -223,14 +177,16 @@ def test_more_than_torch_reserved_is_outside_and_less_is_no_figure() -> None:
         ([a_device(), "error nvmlDeviceGetCount 15"], "the GPU is lost"),
     ],
 )
-def test_why_nothing_can_be_read(driver: LazyNvml, probe: Callable[..., Nvml], lines: list[str], reason: str) -> None:
+def test_why_nothing_can_be_read(
+    driver: DriverState, probe: Callable[..., Nvml], lines: list[str], reason: str
+) -> None:
     with pytest.raises(ProbeUnavailable, match="^" + reason.replace("(", r"\(").replace(")", r"\)") + "$"):
         probe(*lines)
     assert driver.opened == 0
 
 
 def test_no_binding_and_no_visible_device(
-    driver: LazyNvml, probe: Callable[..., Nvml], monkeypatch: pytest.MonkeyPatch
+    driver: DriverState, probe: Callable[..., Nvml], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     with pytest.raises(ProbeUnavailable, match=r"no device is visible \(CUDA_VISIBLE_DEVICES is '-1'\)"):
@@ -243,7 +199,7 @@ def test_no_binding_and_no_visible_device(
 
 @pytest.mark.parametrize("code", [15, 9, 16, 999])
 def test_a_driver_that_fails_in_mid_run_ends_the_probe_once(
-    driver: LazyNvml, probe: Callable[..., Nvml], code: int
+    driver: DriverState, probe: Callable[..., Nvml], code: int
 ) -> None:
     running = probe()
     driver.say(a_device(), f"error nvmlDeviceGetMemoryInfo {code}")
@@ -255,7 +211,7 @@ def test_a_driver_that_fails_in_mid_run_ends_the_probe_once(
     assert (running.fault, driver.opened) == (fault, 0)
 
 
-def test_a_device_that_disappears_ends_the_probe(driver: LazyNvml, probe: Callable[..., Nvml]) -> None:
+def test_a_device_that_disappears_ends_the_probe(driver: DriverState, probe: Callable[..., Nvml]) -> None:
     running = probe(a_device(), a_device(B, "00000000:02:00.0"))
     assert list(running.read()) == ["cuda:0", "cuda:1"]
     driver.say(a_device())
@@ -263,7 +219,7 @@ def test_a_device_that_disappears_ends_the_probe(driver: LazyNvml, probe: Callab
     assert running.fault.endswith("the GPU is lost")
 
 
-def test_a_library_that_somebody_closed_is_opened_again(driver: LazyNvml, probe: Callable[..., Nvml]) -> None:
+def test_a_library_that_somebody_closed_is_opened_again(driver: DriverState, probe: Callable[..., Nvml]) -> None:
     running = probe()
     import pynvml
 
@@ -275,7 +231,7 @@ def test_a_library_that_somebody_closed_is_opened_again(driver: LazyNvml, probe:
     assert driver.opened == 0
 
 
-def test_a_users_own_use_of_the_library_stays_open(driver: LazyNvml, probe: Callable[..., Nvml]) -> None:
+def test_a_users_own_use_of_the_library_stays_open(driver: DriverState, probe: Callable[..., Nvml]) -> None:
     import pynvml
 
     pynvml.nvmlInit()
@@ -403,7 +359,7 @@ def test_a_name_of_another_process_cannot_reach_the_terminal(monkeypatch: pytest
     assert Family([os.getpid()]).name_of(os.getpid()) == "evil\\x1b[2Jname"
 
 
-def test_the_binding_finds_the_library_by_its_own_name(library: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_the_binding_finds_the_library_by_its_own_name(nvml_library: pathlib.Path, tmp_path: pathlib.Path) -> None:
     pytest.importorskip("pynvml")
     state = tmp_path / "state"
     script = (
@@ -413,7 +369,7 @@ def test_the_binding_finds_the_library_by_its_own_name(library: pathlib.Path, tm
     )
     environment = {
         **os.environ,
-        "LD_LIBRARY_PATH": str(library.parent),
+        "LD_LIBRARY_PATH": str(nvml_library.parent),
         "NVML_STANDIN": str(state),
         "PYTHONPATH": str(pathlib.Path(__file__).parent.parent.parent),
         "CUDA_VISIBLE_DEVICES": "0",

@@ -30,16 +30,22 @@ class LazyNvml:
         self._faults = faults
         self._nvml: Nvml | None = None
         self._asked = False
+        self.why_absent = ""
+        """Why NVML could not be started; empty where it was, or was not asked."""
         self.bound: Callable[[Callable[[], Any]], Any] = _call
         """Calls a function for a limited time. Raises TimeoutError when the time is over."""
 
-    def read(self) -> dict[str, NvmlReading]:
-        """Return the reading of each device by name; empty if NVML cannot be read. Never raises."""
+    def read(self, *, bounded: bool = True) -> dict[str, NvmlReading]:
+        """Return the reading of each device by name; empty if NVML cannot be read. Never raises.
+
+        With `bounded` off it may take as long as the driver does, as the counters' own calls after each test: the watchdog
+        takes longer than a reading.
+        """
         try:
             nvml = self._start()
             if nvml is None:
                 return {}
-            readings: dict[str, NvmlReading] = self.bound(nvml.read)
+            readings: dict[str, NvmlReading] = self.bound(nvml.read) if bounded else nvml.read()
         except TimeoutError:
             self._faults.append("nvml: a call took too long, and it is no longer asked")
             self._nvml = None
@@ -64,6 +70,7 @@ class LazyNvml:
             try:
                 self.bound(nvml.start)
             except ProbeUnavailable as why:
+                self.why_absent = str(why)
                 if _uses_devices():
                     self._faults.append(f"nvml not read: {why}")
             else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpuleak.adapters.dependencies import dependency_in_place, import_dependency
 from pytest_gpuleak.model.text import clean_text
@@ -85,6 +85,13 @@ class Family:
             except (psutil.Error, OSError, ValueError):
                 return None, False
             try:
-                return name, any(parent.pid in self._own for parent in process.parents())
+                return name, self._descends(process)
             except (psutil.Error, OSError):
                 return name, False
+
+    def _descends(self, process: Any) -> bool:
+        # Not `parents()`, which walks up to the first process of all: a child's parent is found at once.
+        while (process := process.parent()) is not None:
+            if process.pid in self._own:
+                return True
+        return False

@@ -65,6 +65,13 @@ def _running(candidates: dict[psutil.Process, int]) -> dict[psutil.Process, int]
     return {process: parent for process, parent in candidates.items() if still_runs(process)}
 
 
+def describe_command(pid: int, command: list[str], own: list[str]) -> str:
+    """Describe a process by its command line, cleaned and cut; `own` is that of this process, which its forks share."""
+    from pytest_gpuleak.adapters.processes.kinds import FORK
+
+    return FORK if command and command == own else clean_text(" ".join(command) or _name(pid), MAX_COMMAND)
+
+
 def describe(candidates: dict[psutil.Process, int]) -> list[LeftProcess]:
     """Describe processes, each with its descendants among the candidates."""
     from pytest_gpuleak.adapters.processes.kinds import FORK, executor_pools, pool_workers, process_names, program_of
@@ -82,7 +89,7 @@ def describe(candidates: dict[psutil.Process, int]) -> list[LeftProcess]:
             created=creation_time(process),
             age_s=max(0.0, time.time() - creation_time(process)),
             parent=parent,
-            command=FORK if forked else clean_text(" ".join(command) or _name(pid), MAX_COMMAND),
+            command=describe_command(pid, command, own),
             program=FORK if forked else program_of(command) if command else _name(pid),
             own_bytes=_own_bytes(pid),
             name=clean_text(names.get(pid, ""), MAX_COMMAND),
@@ -165,6 +172,26 @@ def creation_time(process: psutil.Process) -> float:
 def still_runs(process: psutil.Process) -> bool:
     """Return whether the pid still belongs to that process, and the process is not a zombie."""
     return bool(_ask(process.pid, lambda now: now == process and now.status() != "zombie"))
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether no process has the pid, or a zombie. One that this process may not see has not ended."""
+    status: str | None = _ask(pid, lambda process: process.status())
+    if status is None:
+        with dependency_in_place("psutil"):
+            return not psutil.pid_exists(pid)
+    return status in ("zombie", "dead")
+
+
+def is_zombie(pid: int) -> bool:
+    """Return whether the process has ended and its parent has not waited for it."""
+    return bool(_ask(pid, lambda process: process.status()) == "zombie")
+
+
+def parents_of(pid: int) -> list[int]:
+    """Return the pids of a process's parents, the nearest first; empty if it has ended."""
+    parents: list[int] = _ask(pid, lambda process: [one.pid for one in process.parents()], [])
+    return parents
 
 
 def is_running(process: LeftProcess) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.heap.threads import read_kernel_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Collection, Hashable
 
     from psutil import Process
 
@@ -69,6 +69,18 @@ class ProcessWatch:
             return []
         parents = self._look()
         return _describe_left({process: parents[process] for process in processes if process in parents})
+
+    def owner_of(self, pids: Collection[int]) -> Hashable | None:
+        """Return the higher-scoped fixture, not yet finalised, whose setup has started one of the processes."""
+        for owner, processes in self._adopted.items():
+            if any(process.pid in pids for process in processes):
+                return owner
+        return None
+
+    @property
+    def has_owned(self) -> bool:
+        """Return whether the setup of a higher-scoped fixture that is not yet finalised has started a process."""
+        return bool(self._adopted)
 
     def _look(self) -> dict[Process, int]:
         if not has_children():
@@ -136,6 +148,15 @@ def has_children() -> bool:
     except ChildProcessError:
         return False
     return True
+
+
+def ended_children() -> int | None:
+    """Return a count that rises with each child that has ended and was waited for; None where there is none (Windows)."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
 
 
 def last_start() -> int | None:

@@ -105,7 +105,7 @@ class CounterWatch:
         self._to_go.clear()
         self._others_filled = False
         self._collected = {}
-        devices = self._read_devices() if self._standing is None else self._standing
+        devices = self.read_devices() if self._standing is None else self._standing
         self._before = {**devices, **self._read_host()}
         self._standing = None
         self._modules = len(sys.modules)
@@ -122,6 +122,15 @@ class CounterWatch:
         would be made smaller, or was not read at all (`HostProbe.read_briefly`).
         """
         self._standing = {key: size for key, size in self._after.items() if key[0] != HOST}
+
+    def read_anew(self) -> None:
+        """Forget what `carry_over` has kept: memory was waited for, and has gone since."""
+        self._standing = None
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """Return the devices that the last run has used."""
+        return frozenset(device for device, _ in self._after if device != HOST)
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:  # noqa: ARG002
         """Stop counting growth for the test."""
@@ -298,7 +307,7 @@ class CounterWatch:
 
     def read(self, least: Callable[[], int] | None = None) -> dict[Key, int]:
         """Read every counter. Never raises. For `least` see `end`."""
-        return {**self._read_devices(), **self._read_host(least)}
+        return {**self.read_devices(), **self._read_host(least)}
 
     def _read_host(self, least: Callable[[], int] | None = None) -> dict[Key, int]:
         found: dict[Key, int] = {}
@@ -313,7 +322,8 @@ class CounterWatch:
                     found[key] -= self._in_heap  # it is judged as a device's
         return found
 
-    def _read_devices(self) -> dict[Key, int]:
+    def read_devices(self) -> dict[Key, int]:
+        """Read the devices' counters. Never raises."""
         found: dict[Key, int] = {}
         first: dict[str, tuple[DeviceProbe, DeviceReading]] = {}
         self._in_heap = 0

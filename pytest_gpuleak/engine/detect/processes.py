@@ -9,6 +9,8 @@ from pytest_gpuleak.engine.limits import ENDING_WAITS
 from pytest_gpuleak.heap.collector import collect, collect_whole
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.model.outcomes import FixturePlace
@@ -30,6 +32,7 @@ class Children:
         self._watch = ProcessWatch()
         self._places: dict[FixtureKey, tuple[FixturePlace, Policy]] = {}
         self._left: list[LeftByFixture] = []
+        self._outlived: dict[int, FixturePlace] = {}
 
     def begin_run(self) -> None:
         """Begin a run of a test: what runs now is not its own."""
@@ -53,11 +56,28 @@ class Children:
         left = self._watch.released(fixture)
         if place is not None and policy is not None and left:
             self._left.append(LeftByFixture(place, policy, left))
+            self._outlived.update((process.pid, place) for process in left)
 
     def take_left_by_fixtures(self) -> list[LeftByFixture]:
         """Return what fixtures torn down since the last call have left running."""
         left, self._left = self._left, []
         return left
+
+    def starter_of(self, pids: Sequence[int]) -> tuple[FixturePlace | None, bool]:
+        """Return the fixture whose setup has started one of the processes, and whether it is up.
+
+        `pids` are a process and its parents, the nearest first.
+        """
+        owner = self._watch.owner_of(pids)
+        place, _ = self._places.get(owner, (None, None)) if type(owner) is int else (None, None)
+        if place is not None:
+            return place, True
+        return next((self._outlived[one] for one in pids if one in self._outlived), None), False
+
+    @property
+    def has_owned(self) -> bool:
+        """Tell whether the setup of a fixture that is still up has started a process."""
+        return self._watch.has_owned
 
     def suspects(self) -> bool:
         """Tell whether a process runs that the test has started. Takes microseconds where none does."""

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.model.device_wait import encode_wait
 from pytest_gpuleak.model.findings import Edit, Finding, FixtureRecord, KnownLeak, encode_finding
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.outcomes import TestRecord
@@ -39,7 +40,7 @@ def _checked_or_named(value: Any) -> Any:
 def salvage_record(record: TestRecord | FixtureRecord | KnownLeak) -> dict[str, Any]:
     """Return as much as can be written of a test's, fixture's or stale entry's record, as plain values."""
     if isinstance(record, TestRecord):
-        found, faults = _salvage(record, _TEST._asdict(), _as_it_is)
+        found, faults = _salvage(record, _TEST._asdict(), _encode_of_test)
         if faults and found["verdict"] == "unchecked":
             found["why_unchecked"] = "; ".join(filter(None, (found["why_unchecked"], *faults)))
     else:
@@ -50,6 +51,10 @@ def salvage_record(record: TestRecord | FixtureRecord | KnownLeak) -> dict[str, 
         if found["findings"]:
             found["findings"][0]["evidence"] += faults
     return found
+
+
+def _encode_of_test(name: str, value: Any) -> Any:
+    return encode_wait(value) if name == "device_wait" and value is not None else value
 
 
 def _as_it_is(_: str, value: Any) -> Any:

@@ -12,6 +12,7 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any, Literal, Union
 
+from pytest_gpuleak.model.device_wait import DeviceWait
 from pytest_gpuleak.model.findings import Contribution, Finding, FixtureRecord, KnownLeak, with_baseline_status
 from pytest_gpuleak.model.text import clean_text, shorten_middle
 
@@ -142,7 +143,13 @@ def _checker(kind: Any) -> Check:  # noqa: PLR0911 - a return for each kind of t
 def _record(kind: type[Any]) -> Check:
     # The records name these types without importing them.
     hints = typing.get_type_hints(
-        kind, localns={"Finding": Finding, "FixtureRecord": FixtureRecord, "KnownLeak": KnownLeak}
+        kind,
+        localns={
+            "DeviceWait": DeviceWait,
+            "Finding": Finding,
+            "FixtureRecord": FixtureRecord,
+            "KnownLeak": KnownLeak,
+        },
     )
     fields = [
         (name, _limited(kind, name, hints[name]), required)

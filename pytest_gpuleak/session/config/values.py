@@ -16,6 +16,8 @@ _SWITCHES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "fals
 _SHOWN = 80
 """Characters of a bad value that its error shows."""
 _MAX_COUNT = 2**63 - 1
+LONGEST_WAIT_S = 3600
+"""Seconds that a test may be waited for at most: an hour. What takes longer does not come by waiting."""
 
 
 class Kind(NamedTuple):
@@ -53,6 +55,13 @@ def _parse_switch(value: object) -> bool:
 
 def _parse_limit(value: object) -> int | None:
     return None if _is_off(value) else parse_size(value)
+
+
+def _parse_wait(value: object) -> float | None:
+    seconds = None if _is_off(value) else parse_number(value)
+    if seconds is not None and seconds > LONGEST_WAIT_S:
+        raise ValueError("too long")
+    return seconds or None
 
 
 def _is_off(value: object) -> bool:
@@ -99,6 +108,7 @@ _KINDS = {
     "size": SIZE,
     "limit": Kind(f"'off', or {_SIZES}", _parse_limit),
     "seconds": Kind("a number of seconds from 0", parse_number),
+    "wait": Kind(f"'off', or a number of seconds from 0 to {LONGEST_WAIT_S}", _parse_wait),
     "modes": Kind(f"'off', or of {', '.join(map(repr, HOST_PROBES))} one or, with commas, several", _parse_modes),
     "switch": Kind("true or false", _parse_switch),
     "folder": Kind("'off', or the path of a folder", _parse_path),

@@ -51,7 +51,7 @@ class RunRecords:
         if (
             self._clean is not None
             and record.verdict == "clean"
-            and not (record.faults or record.suspect_s or record.rerun)
+            and not (record.faults or record.suspect_s or record.rerun or record.device_wait)
         ):
             self._clean.add(record)
         else:

@@ -1,0 +1,175 @@
+"""Wait after each test, and put what was seen into its record. It changes no verdict and no outcome."""
+
+from __future__ import annotations
+
+import os
+from time import perf_counter, sleep
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuleak.engine.limits import DEVICE_STEP_S
+from pytest_gpuleak.engine.settle.device_wait import compare, tell_state
+from pytest_gpuleak.engine.stages import DEVICES
+from pytest_gpuleak.model.device_wait import DeviceWait, encode_wait
+from pytest_gpuleak.model.outcomes import CHECKED, TestRecord, decode_test
+from pytest_gpuleak.session.features.device_gate.memory import in_this_process, reserved_growth
+from pytest_gpuleak.session.features.device_gate.processes import ListedProcesses
+from pytest_gpuleak.session.features.device_gate.telling import describe_remains
+from pytest_gpuleak.session.pytest_internals import stop_timer
+from pytest_gpuleak.session.report_record import HUNG_ATTRIBUTE, RECORD_ATTRIBUTE
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+
+    from pytest_gpuleak.adapters.nvml.readings import NvmlReading
+    from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.engine.settle.device_wait import Remains
+    from pytest_gpuleak.model.device_wait import Occupied
+    from pytest_gpuleak.session.attempt import AttemptLog
+
+OPTION = "--gpu-leak-wait"
+
+
+class DeviceGate:
+    """Keep a test's device memory that is on its way out from the next test, for `seconds` at most.
+
+    Without a child process since the last look nothing but this process can have left memory, which the leak check tells: the
+    driver is then not asked.
+    """
+
+    def __init__(self, tracker: RunTracker, attempts: AttemptLog, seconds: float) -> None:
+        self._tracker = tracker
+        self._attempts = attempts
+        self._seconds = seconds
+        self._driver = tracker.driver
+        self._listed = ListedProcesses(tracker.processes, is_worker=hasattr(attempts.config, "workerinput"))
+        self._process = os.getpid()
+        self._item: pytest.Item | None = None
+        self._before: dict[str, NvmlReading] = {}
+        self._counters: dict[tuple[str, str], int] = {}
+        self._waited_s = 0.0
+        self._seen: dict[str, list[Remains]] = {}
+
+    def start(self) -> None:
+        """Read the devices before the first test, and tell where nothing can be waited for."""
+        tell = self._attempts.tell
+        with self._attempts.guard(DEVICES):
+            self._keep(self._driver.read())
+            self._listed.may_have_changed()
+            if self._driver.why_absent:
+                tell(f"{OPTION} has no effect: {self._driver.why_absent}")
+            for device, reading in self._before.items():
+                if reading.own is None:
+                    tell(
+                        f"{OPTION}: on {device} it cannot be told which process has what ({reading.why_absent}), "
+                        "so all that is in use is waited for while it falls"
+                    )
+
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        """Note the test, whose timer (pytest-timeout) a wait must stop."""
+        self._item = item
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
+        """Wait before the teardown's report is logged, so that it has what was seen. Ctrl-C ends the wait, not the report."""
+        found: TestRecord | dict[str, Any] | None = getattr(report, RECORD_ATTRIBUTE, None)
+        interrupted, wait = False, None
+        if found is not None and os.getpid() == self._process and not hasattr(report, HUNG_ATTRIBUTE):
+            self._waited_s = 0.0
+            try:
+                wait = self._watch(found if isinstance(found, TestRecord) else decode_test(found))
+            except KeyboardInterrupt:
+                interrupted, wait = True, self._tell_rest(report.nodeid)
+            if wait is not None:
+                _attach(report, found, wait)
+        result = yield
+        if interrupted:
+            raise KeyboardInterrupt
+        return result
+
+    def _watch(self, record: TestRecord) -> DeviceWait | None:
+        """Wait, and return what was seen; None where there was nothing to wait for and nothing to tell."""
+        if self._driver.why_absent:
+            return None
+        counters, here = self._tracker.counters, self._left_here(record)
+        may_be_left = self._listed.may_have_changed()
+        if not (here or may_be_left or self._listed.are_foreign_untold(counters.devices)):
+            return None
+        with self._attempts.guard(DEVICES, record.nodeid):
+            before = self._before
+            if here or may_be_left:
+                self._wait(record.nodeid, here)
+            used = {*counters.devices, *(device for device, reading in self._before.items() if reading.children)}
+            return self._tell_rest(record.nodeid, self._listed.tell_foreign(before, used))
+        return None
+
+    def _left_here(self, record: TestRecord) -> dict[str, int]:
+        """Return what the test has left in this process, by device; frames of failed tests that are cleared soon left out."""
+        failed = record.outcome not in CHECKED
+        if failed and self._attempts.settings.clean:
+            return {}
+        return in_this_process(record, self._tracker.counters) if failed or record.findings else {}
+
+    def _wait(self, nodeid: str, here: Mapping[str, int]) -> None:
+        began = perf_counter()
+        before, counters_before, self._seen = self._before, self._counters, {}
+        first = counters = self._tracker.counters.read_devices()
+        now = self._driver.read(bounded=False)  # after each test with a child, and most have left nothing
+        while True:
+            for device in (
+                now.keys() & before.keys()
+            ):  # one that was lost in the meantime is told by the driver's reader
+                let_go = first.get((device, "allocated"), 0) - counters.get((device, "allocated"), 0)
+                remains = compare(
+                    before[device],
+                    now[device],
+                    self._listed.standings(device, now[device], before[device], nodeid),
+                    here=max(0, here.get(device, 0) - max(0, let_go)),
+                    own_growth=self._own_growth(device, counters_before, counters),
+                )
+                self._seen.setdefault(device, []).append(remains)
+            self._keep(now, counters)
+            leaving = any(device in now and tell_state(seen) == "leaving" for device, seen in self._seen.items())
+            if not leaving or self._waited_s >= self._seconds:
+                return
+            self._stop_timer()
+            try:
+                sleep(min(DEVICE_STEP_S, self._seconds - self._waited_s))
+            finally:
+                self._waited_s = perf_counter() - began
+                self._tracker.counters.read_anew()
+            now, counters = self._driver.read(), self._tracker.counters.read_devices()
+
+    def _own_growth(
+        self, device: str, before: Mapping[tuple[str, str], int], now: Mapping[tuple[str, str], int]
+    ) -> int | None:
+        """Return what this process has reserved since; None where the driver's total tells nothing of what a test left."""
+        return None if self._tracker.processes.has_owned else reserved_growth(device, before, now)
+
+    def _tell_rest(self, nodeid: str, foreign: Sequence[Occupied] = ()) -> DeviceWait | None:
+        """Return what was waited for and stays; None where neither is anything."""
+        occupied = list(foreign)
+        seen, self._seen = self._seen, {}
+        with self._attempts.guard(DEVICES, nodeid):
+            for device, readings in seen.items():
+                if device in self._before:
+                    occupied += describe_remains(device, readings[-1], self._before[device], self._listed, nodeid)
+        return DeviceWait(self._waited_s, tuple(occupied)) if occupied or self._waited_s else None
+
+    def _keep(self, readings: dict[str, NvmlReading], counters: dict[tuple[str, str], int] | None = None) -> None:
+        self._before = readings
+        self._counters = self._tracker.counters.read_devices() if counters is None else counters
+        self._listed.note(readings)
+
+    def _stop_timer(self) -> None:
+        if self._item is not None:
+            stop_timer(self._item)
+            self._item = None
+
+
+def _attach(report: pytest.TestReport, found: TestRecord | dict[str, Any], wait: DeviceWait) -> None:
+    if isinstance(found, TestRecord):
+        setattr(report, RECORD_ATTRIBUTE, found._replace(device_wait=wait))
+    else:
+        found["device_wait"] = encode_wait(wait)

@@ -1,0 +1,494 @@
+"""`--gpu-leak-wait`: waiting for device memory that is on its way out, and who has what stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+
+from pytest_gpuleak.adapters.nvml import readings as nvml
+from pytest_gpuleak.adapters.nvml.process_identity import Identity
+from pytest_gpuleak.reports.json.write import load_schema
+from pytest_gpuleak.session.features.device_gate import hooks
+from tests.support.nvml import GIB, TIMELINE, A, a_device
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conftest import Run, Runner
+    from tests.support.nvml import DriverState
+
+pytest.importorskip("psutil")
+pytest.importorskip("pynvml")  # before pytester takes its snapshot of `sys.modules`: a run inside a test uses this one
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in for the driver is a library of Linux")
+
+HEAD = """
+    import os, subprocess, sys
+    import pytest
+    from tests.support.nvml import GIB, TIMELINE, A, a_device
+
+    KEPT = []
+
+    def start(seconds=60):
+        TIMELINE.processes.append(subprocess.Popen([sys.executable, "-S", "-c", f"import time; time.sleep({seconds})"]))
+        return TIMELINE.processes[-1]
+
+    def has(process, size):
+        return f"process {A} compute {getattr(process, 'pid', process)} {size}"
+
+    def ended():
+        child = start(0)
+        child.wait()
+        return child
+"""
+
+Gate = Callable[..., "Run"]
+
+
+@pytest.fixture
+def gate(run: Runner, nvml_state: DriverState, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """Runs a suite with `--gpu-leak-wait=5`, on the clock of `TIMELINE`."""
+    TIMELINE.clear()
+    monkeypatch.setattr(hooks, "sleep", TIMELINE.sleep)
+    monkeypatch.setattr(hooks, "perf_counter", TIMELINE.clock)
+
+    def start(suite: str, *arguments: str, wait: str = "--gpu-leak-wait=5") -> Run:
+        return run(textwrap.dedent(HEAD) + textwrap.dedent(suite), *filter(None, [wait]), *arguments)
+
+    yield start
+    TIMELINE.clear()
+
+
+def waited(found: Run, name: str = "test_it") -> tuple[float, list[dict[str, Any]]]:
+    wait = found.tests[name]["device_wait"]
+    return wait["waited_s"], wait["occupied"]
+
+
+def told(found: Run) -> str:
+    """The run's lines, joined where they were wrapped."""
+    return " ".join(line.strip() for line in found.result.outlines)
+
+
+# The nine scenarios.
+
+
+def test_memory_that_is_back_at_once_costs_no_wait(gate: Gate) -> None:
+    found = gate("""
+        def test_it():
+            ended()
+            TIMELINE.say(a_device())
+    """)
+    assert found.tests["test_it"]["device_wait"] is None
+    assert TIMELINE.slept == []
+    assert "waited" not in told(found)
+    assert "no effect" not in told(found)
+
+
+def test_memory_that_falls_is_waited_for_until_it_is_free(gate: Gate) -> None:
+    found = gate("""
+        def test_it():
+            ended()
+            TIMELINE.say(a_device(used=60 * GIB))
+            for used in (40, 20, 1):
+                TIMELINE.then(a_device(used=used * GIB))
+    """)
+    assert waited(found) == (0.75, [])
+    assert "gpu-leak: waited 0.8 s for devices after 1 test" in told(found)
+    jsonschema.validate(found.report, load_schema())
+
+
+def test_the_driver_may_begin_late(gate: Gate) -> None:
+    found = gate("""
+        def test_it():
+            ended()
+            TIMELINE.say(a_device(used=60 * GIB))
+            TIMELINE.then(a_device(used=60 * GIB), times=9)
+            TIMELINE.then(a_device())
+    """)
+    assert waited(found) == (2.5, [])
+
+
+def test_the_driver_never_gives_it_back(gate: Gate) -> None:
+    found = gate("""
+        def test_it():
+            ended()
+            TIMELINE.say(a_device(used=31 * GIB))
+
+        def test_next():
+            ended()
+    """)
+    seconds, (one,) = waited(found)
+    assert (seconds, one["cause"], one["bytes"], one["pid"]) == (5.0, "driver", 30 * GIB, None)
+    assert (
+        "after test_it.py::test_it, 30.0 GiB of cuda:0 belong to no process any more, and the driver has not given them "
+        "back after 5.0 s"
+    ) in told(found)
+    assert found.tests["test_next"]["device_wait"] is None  # it was there before
+    assert found.verdicts == {"test_it": "clean", "test_next": "clean"}
+    assert found.result.ret == 0
+
+
+def test_an_object_in_this_process_holds_it(gate: Gate) -> None:
+    found = gate("""
+        def test_it():
+            KEPT.append(Buffer(3 * GIB, "cuda:0"))
+            TIMELINE.say(a_device(used=4 * GIB), has(os.getpid(), 3 * GIB))
+    """)
+    assert found.verdicts == {"test_it": "leaked"}
+    seconds, (one,) = waited(found)
+    assert (seconds, one["cause"], one["bytes"]) == (1.0, "this process", 3 * GIB)
+    assert "after test_it.py::test_it, 3.0 GiB of cuda:0 are held in this process after 1.0 s, by test_it.KEPT" in told(
+        found
+    )
+
+
+def test_a_child_that_is_alive_holds_it_and_is_told_once(gate: Gate) -> None:
+    found = gate("""
+        def test_it():
+            KEPT.append(start())
+            TIMELINE.say(a_device(used=31 * GIB), has(KEPT[0], 30 * GIB))
+
+        def test_next():
+            pass
+    """, "--gpu-leak-confirm=0")  # fmt: skip
+    seconds, (one,) = waited(found)
+    assert (seconds, one["cause"], one["bytes"]) == (1.0, "process", 30 * GIB)
+    assert one["command"].endswith("-S -c import time; time.sleep(60)")
+    assert one["started_by"] == "test_it.py::test_it"
+    text = told(found)
+    assert f"30.0 GiB of cuda:0 are held after 1.0 s by pid {one['pid']} (" in text
+    assert "time.sleep(60)), which is alive, started by test_it.py::test_it" in text
+    assert found.tests["test_next"]["device_wait"] is None
+
+
+def test_a_zombie_is_waited_for(gate: Gate) -> None:
+    found = gate("""
+        def test_it():
+            child = start(0)
+            KEPT.append(child)
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+            TIMELINE.say(a_device(used=31 * GIB), has(child, 30 * GIB))
+
+        def test_back():
+            KEPT.append(start(0))
+            os.waitid(os.P_PID, KEPT[1].pid, os.WEXITED | os.WNOWAIT)
+            TIMELINE.say(a_device(used=31 * GIB), has(KEPT[1], 30 * GIB))
+            TIMELINE.then(a_device(used=31 * GIB), has(KEPT[1], 30 * GIB), times=7)
+            TIMELINE.then(a_device())
+    """)
+    seconds, (one,) = waited(found)
+    assert (seconds, one["cause"]) == (5.0, "driver")
+    assert f"(pid {one['pid']} has ended and its parent has not waited for it)" in told(found)
+    assert waited(found, "test_back") == (2.0, [])
+
+
+def test_a_pid_that_is_gone_and_still_listed_is_waited_for(gate: Gate) -> None:
+    found = gate("""
+        def test_it():
+            TIMELINE.say(a_device(used=31 * GIB), has(ended(), 30 * GIB))
+
+        def test_back():
+            child = ended()
+            TIMELINE.say(a_device(used=31 * GIB), has(child, 30 * GIB))
+            TIMELINE.then(a_device(used=31 * GIB), has(child, 30 * GIB), times=7)
+            TIMELINE.then(a_device(used=31 * GIB), times=2)
+            TIMELINE.then(a_device())
+    """)
+    seconds, (one,) = waited(found)
+    assert (seconds, one["cause"]) == (5.0, "driver")
+    assert f"(pid {one['pid']} has ended and the driver still lists it)" in told(found)
+    assert waited(found, "test_back") == (2.5, [])
+
+
+def test_foreign_processes_are_named_once_and_not_waited_for(gate: Gate, nvml_state: DriverState) -> None:
+    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as foreign:
+        nvml_state.say(a_device(used=21 * GIB), f"process {A} compute 1 {20 * GIB}")
+        found = gate("""
+            def test_host():
+                ended()
+
+            def test_it():
+                KEPT.append(start())
+                TIMELINE.say(a_device(used=22 * GIB), has(1, 20 * GIB), has(KEPT[0], GIB))
+
+            def test_more():
+                TIMELINE.say(a_device(used=52 * GIB), has(1, 50 * GIB), has(KEPT[0], GIB))
+        """)
+        foreign.communicate(b"\n")
+    assert found.tests["test_host"]["device_wait"] is None
+    _, (one, child) = waited(found)
+    assert (one["cause"], one["bytes"], one["pid"], child["cause"]) == ("foreign", 20 * GIB, 1, "process")
+    assert "before cuda:0 was used, 20.0 GiB of it were taken by pid 1 (" in told(found)
+    assert found.tests["test_more"]["device_wait"] is None
+
+
+# Further ways that memory stays.
+
+
+def test_a_child_that_falls_is_waited_for_until_it_holds(gate: Gate) -> None:
+    found = gate("""
+        def test_it():
+            KEPT.append(start())
+            TIMELINE.say(a_device(used=31 * GIB), has(KEPT[0], 30 * GIB))
+            for size in (25, 20, 15, 10):
+                TIMELINE.then(a_device(used=(size + 1) * GIB), has(KEPT[0], size * GIB))
+    """, "--gpu-leak-confirm=0")  # fmt: skip
+    seconds, (one,) = waited(found)
+    assert (seconds, one["bytes"]) == (2.0, 10 * GIB)
+
+
+def test_an_orphan_is_known_by_its_environment(gate: Gate) -> None:
+    found = gate("""
+        def test_it():
+            sleeps = "sys.executable, '-S', '-c', 'import time; time.sleep(60)'"
+            code = f"import subprocess, sys; print(subprocess.Popen([{sleeps}], stdout=-3, stderr=-3).pid)"
+            pid = int(subprocess.run([sys.executable, "-c", code], capture_output=True).stdout)
+            TIMELINE.say(a_device(used=31 * GIB), has(pid, 30 * GIB))
+    """)
+    _, (one,) = waited(found)
+    os.kill(one["pid"], signal.SIGKILL)
+    assert (one["cause"], one["started_by"]) == ("process", "test_it.py::test_it")
+
+
+def test_what_a_fixture_that_is_up_owns_is_neither_waited_for_nor_told(gate: Gate) -> None:
+    found = gate("""
+        @pytest.fixture(scope="module")
+        def server():
+            KEPT.append(start())
+            TIMELINE.say(a_device(used=31 * GIB), has(KEPT[0], 30 * GIB))
+            yield
+            KEPT[0].kill()
+            TIMELINE.then(a_device(used=31 * GIB), has(KEPT[0], 30 * GIB))
+            TIMELINE.then(a_device())
+
+        def test_it(server):
+            pass
+
+        def test_last(server):
+            pass
+    """)
+    assert found.tests["test_it"]["device_wait"] is None
+    assert waited(found, "test_last") == (0.5, [])
+
+
+def test_a_fixture_that_leaves_its_process_is_named(gate: Gate) -> None:
+    found = gate("""
+        @pytest.fixture(scope="module")
+        def server():
+            KEPT.append(start())
+            TIMELINE.say(a_device(used=31 * GIB), has(KEPT[0], 30 * GIB))
+
+        def test_it(server):
+            pass
+    """)
+    _, (one,) = waited(found)
+    assert (one["cause"], one["started_by"]) == ("process", "fixture 'server' (module scope, test_it.py)")
+
+
+def test_a_fixture_that_waits_itself_leaves_nothing_to_wait_for(gate: Gate) -> None:
+    found = gate("""
+        @pytest.fixture(autouse=True)
+        def until_it_is_free():
+            yield
+            TIMELINE.say(a_device())
+
+        def test_it():
+            ended()
+            TIMELINE.say(a_device(used=31 * GIB))
+    """)
+    assert found.tests["test_it"]["device_wait"] is None
+
+
+def test_a_failed_test_is_waited_for_too(gate: Gate) -> None:
+    found = gate("""
+        def test_it():
+            ended()
+            TIMELINE.say(a_device(used=31 * GIB))
+            TIMELINE.then(a_device())
+            assert False
+    """)
+    assert (found.verdicts["test_it"], waited(found)) == ("unchecked", (0.25, []))
+
+
+def test_without_children_the_driver_is_not_asked(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch, nvml_state: DriverState
+) -> None:
+    from pytest_gpuleak.session.features.device_gate import processes
+
+    monkeypatch.setattr(processes, "has_children", lambda: False)
+    found = gate("""
+        def test_it():
+            TIMELINE.say(a_device(used=31 * GIB))  # another process's, which ends
+    """)
+    assert found.tests["test_it"]["device_wait"] is None
+
+
+# What cannot be told.
+
+
+def in_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = Identity((4_000_000,), False, "not visible: this process has a pid namespace of its own")
+    monkeypatch.setattr(nvml, "own_identity", lambda: hidden)
+
+
+def test_in_a_container_that_hides_pids_the_total_is_waited_for_while_it_falls(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_a_container(monkeypatch)
+    found = gate("""
+        def test_it():
+            ended()
+            TIMELINE.say(a_device(used=31 * GIB), has(77, 30 * GIB))
+            TIMELINE.then(a_device(used=21 * GIB), has(77, 20 * GIB))
+            TIMELINE.then(a_device(used=11 * GIB), has(77, 10 * GIB))
+    """)
+    seconds, (one,) = waited(found)
+    assert (seconds, one["cause"], one["bytes"]) == (1.5, "unknown", 10 * GIB)
+    text = told(found)
+    assert (
+        "10.0 GiB of cuda:0 are in use after 1.5 s that were not before it; whose they are is not visible: this process "
+        "has a pid namespace of its own"
+    ) in text
+    assert "--gpu-leak-wait: on cuda:0 it cannot be told which process has what" in text
+
+
+def test_without_rights_to_list_processes_the_total_is_waited_for(gate: Gate, nvml_state: DriverState) -> None:
+    refusal = "error nvmlDeviceGetComputeRunningProcesses 4"
+    nvml_state.say(refusal, a_device())
+    found = gate(f"""
+        def test_it():
+            ended()
+            TIMELINE.say("{refusal}", a_device(used=31 * GIB))
+            TIMELINE.then("{refusal}", a_device())
+    """)
+    assert waited(found) == (0.25, [])
+
+
+def test_a_part_of_a_divided_device_is_watched(gate: Gate, nvml_state: DriverState) -> None:
+    part = "part " + A + " 0 MIG-cccccccc-0000-0000-0000-000000000003 {} {}"
+    nvml_state.say(a_device(mig=1), part.format(10 * GIB, GIB))
+    found = gate(f"""
+        def test_it():
+            ended()
+            TIMELINE.say(a_device(mig=1), "{part.format(10 * GIB, 9 * GIB)}")
+            TIMELINE.then(a_device(mig=1), "{part.format(10 * GIB, GIB)}")
+    """)
+    assert waited(found) == (0.25, [])
+
+
+def test_a_device_that_is_lost_ends_the_wait(gate: Gate) -> None:
+    found = gate("""
+        def test_it():
+            ended()
+            TIMELINE.say(a_device(used=31 * GIB))
+            TIMELINE.then(a_device(used=31 * GIB))
+            TIMELINE.then("error nvmlDeviceGetMemoryInfo 15", a_device(used=31 * GIB))
+
+        def test_next():
+            ended()
+    """)
+    assert waited(found) == (0.5, [])
+    assert "gpu-leak: nvml: NVML failed and is no longer read: the GPU is lost" in told(found)
+    assert found.tests["test_next"]["device_wait"] is None
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        ("error nvmlInit 9", "the NVIDIA driver is not loaded"),
+        ("error nvmlInit 4", "no permission to ask the NVIDIA driver"),
+        ("", "the NVIDIA driver shows no device"),
+    ],
+)
+def test_without_a_device_it_does_nothing_and_says_so(
+    gate: Gate, nvml_state: DriverState, state: str, why: str
+) -> None:
+    nvml_state.say(state)
+    found = gate("def test_it():\n    ended()\n")
+    assert f"gpu-leak: --gpu-leak-wait has no effect: {why}" in found.result.outlines
+    assert found.tests["test_it"]["device_wait"] is None
+
+
+# The run.
+
+
+def test_ctrl_c_ends_the_wait_at_once_and_loses_nothing(gate: Gate) -> None:
+    with pytest.raises(KeyboardInterrupt):  # pytester raises it again, in this process
+        gate("""
+            def test_before():
+                pass
+
+            def test_it():
+                ended()
+                TIMELINE.say(a_device(used=31 * GIB))
+                TIMELINE.then(a_device(used=21 * GIB))
+                TIMELINE.then_raise(KeyboardInterrupt())
+
+            def test_not_run():
+                pass
+        """)
+    assert TIMELINE.slept == [0.25]
+
+
+def test_ctrl_c_keeps_the_record(gate: Gate, run: Runner, pytester: pytest.Pytester) -> None:
+    import json
+
+    with pytest.raises(KeyboardInterrupt):
+        gate("""
+            def test_it():
+                ended()
+                TIMELINE.say(a_device(used=31 * GIB))
+                TIMELINE.then(a_device(used=21 * GIB))
+                TIMELINE.then_raise(KeyboardInterrupt())
+        """)
+    report = json.loads((pytester.path / "report.json").read_text())
+    (test,) = report["tests"]
+    assert (test["verdict"], test["outcome"]) == ("clean", "passed")
+    assert (test["device_wait"]["waited_s"], test["device_wait"]["occupied"][0]["bytes"]) == (0.25, 20 * GIB)
+
+
+@pytest.mark.parametrize(
+    "value", ["-1", "nan", "inf", "-inf", "1e9", "3601", "99999999999999999999", "soon", "1s", " "]
+)
+def test_a_bad_value_is_a_usage_error(run: Runner, value: str) -> None:
+    found = run("def test_it(): pass", f"--gpu-leak-wait={value}")
+    assert found.result.ret == 4
+    found.result.stderr.fnmatch_lines(
+        [f"*--gpu-leak-wait: '{value}' is not accepted, only 'off', or a number of seconds from 0 to 3600*"]
+    )
+
+
+@pytest.mark.parametrize("value", ["off", "0", "0.0"])
+def test_it_can_be_off(gate: Gate, value: str) -> None:
+    found = gate(
+        "def test_it():\n    ended()\n    TIMELINE.say(a_device(used=31 * GIB))\n", wait=f"--gpu-leak-wait={value}"
+    )
+    assert found.tests["test_it"]["device_wait"] is None
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("pytest.ini", "[pytest]\ngpu_leak_wait = 0.5"),
+        ("pyproject.toml", '[tool.pytest.ini_options]\ngpu_leak_wait = "0.5"'),
+    ],
+)
+def test_it_is_read_from_the_ini(gate: Gate, pytester: pytest.Pytester, file: str, text: str) -> None:
+    (pytester.path / file).write_text(text)
+    found = gate("def test_it():\n    ended()\n    TIMELINE.say(a_device(used=31 * GIB))\n", wait="")
+    assert waited(found)[0] == 0.5
+
+
+@pytest.mark.parametrize("value", ["-1", "1e9", "nan"])
+def test_a_bad_value_in_the_ini_names_the_file(run: Runner, pytester: pytest.Pytester, value: str) -> None:
+    pytester.makeini(f"[pytest]\ngpu_leak_wait = {value}\n")
+    found = run("def test_it(): pass")
+    assert found.result.ret == 4
+    found.result.stderr.fnmatch_lines([f"*ini value gpu_leak_wait in *: '{value}' is not accepted, only*"])
