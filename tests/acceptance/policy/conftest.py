@@ -48,6 +48,7 @@ def pytest_configure(config):
                 "top": settings.top,
                 "snapshots": settings.snapshots and str(settings.snapshots),
                 "strict": settings.strict,
+                "wait_s": settings.wait_s,
             },
             "budget": given_values.read_value(config, "max_mb"),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from pytest_gpuleak.session.features.device_gate import hooks
 from tests.support.nvml import GIB, TIMELINE, A, a_device
 
 if TYPE_CHECKING:
+    import pathlib
     from collections.abc import Iterator
 
     from tests.conftest import Run, Runner
@@ -419,12 +421,9 @@ def test_without_a_device_it_does_nothing_and_says_so(
 # The run.
 
 
-def test_ctrl_c_ends_the_wait_at_once_and_loses_nothing(gate: Gate) -> None:
-    with pytest.raises(KeyboardInterrupt):  # pytester raises it again, in this process
+def test_ctrl_c_ends_the_wait_at_once_and_the_test_keeps_its_record(gate: Gate, pytester: pytest.Pytester) -> None:
+    with pytest.raises(KeyboardInterrupt):  # pytester raises it again, once the run has ended
         gate("""
-            def test_before():
-                pass
-
             def test_it():
                 ended()
                 TIMELINE.say(a_device(used=31 * GIB))
@@ -435,23 +434,39 @@ def test_ctrl_c_ends_the_wait_at_once_and_loses_nothing(gate: Gate) -> None:
                 pass
         """)
     assert TIMELINE.slept == [0.25]
-
-
-def test_ctrl_c_keeps_the_record(gate: Gate, run: Runner, pytester: pytest.Pytester) -> None:
-    import json
-
-    with pytest.raises(KeyboardInterrupt):
-        gate("""
-            def test_it():
-                ended()
-                TIMELINE.say(a_device(used=31 * GIB))
-                TIMELINE.then(a_device(used=21 * GIB))
-                TIMELINE.then_raise(KeyboardInterrupt())
-        """)
     report = json.loads((pytester.path / "report.json").read_text())
     (test,) = report["tests"]
     assert (test["verdict"], test["outcome"]) == ("clean", "passed")
     assert (test["device_wait"]["waited_s"], test["device_wait"]["occupied"][0]["bytes"]) == (0.25, 20 * GIB)
+
+
+def test_each_worker_of_xdist_waits_for_itself(
+    run: Runner, pytester: pytest.Pytester, nvml_library: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("xdist")
+    monkeypatch.setenv("NVML_STANDIN", str(pytester.path / "state"))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_library.parent))
+    (pytester.path / "state").write_text(a_device())
+    pids = """
+from pytest_gpuleak.adapters.nvml import readings
+from pytest_gpuleak.adapters.nvml.process_identity import Identity
+
+readings.own_identity = lambda: Identity((readings.os.getpid(),), True)
+"""
+    conftest = pytester.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + pids)
+    suite = """
+        def test_it():
+            ended()
+            TIMELINE.say(a_device(used=31 * GIB))
+    """
+    found = run(textwrap.dedent(HEAD) + textwrap.dedent(suite), "--gpu-leak-wait=0.1", "-p", "xdist", "-n1", apart=True)
+    assert found.tests["test_it"]["worker"] == "gw0"
+    seconds, (one,) = waited(found)
+    assert seconds >= 0.1
+    assert one["cause"] == "driver"
+    assert "after test_it.py::test_it, 30.0 GiB of cuda:0 belong to no process any more" in told(found)
+    assert "no effect" not in told(found)
 
 
 @pytest.mark.parametrize(
