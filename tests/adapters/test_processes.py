@@ -534,3 +534,43 @@ def test_workers_that_were_forked_to_compile_are_nobodys(
     process = start()
     put_compile_pools(monkeypatch, [Pool(process.pid)])
     assert watch.left() == []
+
+
+def test_starts_and_ends_of_descendants_are_told_once(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0
+
+    def count() -> int:
+        return now
+
+    monkeypatch.setattr(process_watch, "last_start", count)
+    monkeypatch.setattr(process_watch, "starts_are_counted", lambda: True)
+    watched = ProcessWatch()
+    watched.begin()
+    assert watched.may_have_changed()  # the first call
+    assert not watched.may_have_changed()
+    child, now = start(), 1
+    watched.begin()
+    assert watched.may_have_changed()
+    assert not watched.may_have_changed()
+    now = 2  # anybody's process, which may be a child's
+    assert watched.may_have_changed()
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert watched.may_have_changed()  # a zombie
+    child.wait()
+    now = 3
+    watched.begin()
+    assert watched.may_have_changed()
+    assert not watched.may_have_changed()
+
+
+@pytest.mark.parametrize(("name", "answer"), [("starts_are_counted", False), ("ended_children", None)])
+def test_where_starts_or_ends_are_not_counted_there_may_always_have_been_one(
+    start: Starter, monkeypatch: pytest.MonkeyPatch, name: str, answer: object
+) -> None:
+    monkeypatch.setattr(process_watch, name, lambda: answer)
+    watched = ProcessWatch()
+    start()
+    watched.begin()
+    assert watched.may_have_changed()
+    assert watched.may_have_changed()

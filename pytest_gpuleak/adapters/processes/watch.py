@@ -29,6 +29,7 @@ class ProcessWatch:
         self._adopted: dict[Hashable, set[Process]] = {}
         self._counts_starts: bool | None = None
         self._last_start: int | None = None
+        self._before: tuple[bool, int | None, int | None] | None = None
 
     def begin(self) -> None:
         """Record the start of a test: processes that run now are not its own."""
@@ -70,6 +71,18 @@ class ProcessWatch:
         parents = self._look()
         return _describe_left({process: parents[process] for process in processes if process in parents})
 
+    def may_have_changed(self) -> bool:
+        """Tell whether a descendant may have started or ended since the last call, and so since the last list of them.
+
+        Where this process has children, that takes a system which counts starts: none of anybody's, and no end of those known.
+        """
+        children, ended = has_children(), ended_children()
+        last = self._read_last_start() if children else 0
+        before, self._before = self._before, (children, ended, last)
+        if ended is None or last is None or self._before != before:
+            return True
+        return any(map(_has_ended, self._seen)) if children else False
+
     def owner_of(self, pids: Collection[int]) -> Hashable | None:
         """Return the higher-scoped fixture, not yet finalised, whose setup has started one of the processes."""
         for owner, processes in self._adopted.items():
@@ -89,9 +102,7 @@ class ProcessWatch:
         # Imported here because it imports psutil.
         from pytest_gpuleak.adapters.processes.facts import find_process, list_descendants
 
-        if self._counts_starts is None:
-            self._counts_starts = starts_are_counted()
-        last = last_start() if self._counts_starts else None
+        last = self._read_last_start()
         if last is None or last != self._last_start:
             # The number is read before the list, so the next call finds processes that start in between.
             self._last_start = last
@@ -101,6 +112,11 @@ class ProcessWatch:
                 if process is not None:
                     self._seen[process] = parent
         return self._seen
+
+    def _read_last_start(self) -> int | None:
+        if self._counts_starts is None:
+            self._counts_starts = starts_are_counted()
+        return last_start() if self._counts_starts else None
 
     def _candidates(self) -> dict[Process, int]:
         seen = self._look()
@@ -136,6 +152,14 @@ def _describe_left(candidates: dict[Process, int]) -> list[LeftProcess]:
 
     left = settle(candidates, MOST_WAITS)
     return describe(left) if left else []
+
+
+def _has_ended(process: Process) -> bool:
+    """Return whether a process has ended, zombies included, by a file of Linux's: the only system that counts starts."""
+    try:
+        return read_kernel_file(f"/proc/{process.pid}/stat").rpartition(b")")[2].split()[0] in (b"Z", b"X")
+    except (OSError, IndexError):
+        return True
 
 
 def has_children() -> bool:

@@ -74,6 +74,10 @@ class Children:
             return place, True
         return next((self._outlived[one] for one in pids if one in self._outlived), None), False
 
+    def may_have_changed(self) -> bool:
+        """Tell whether a process of this run may have started or ended since the last call. Takes microseconds."""
+        return self._watch.may_have_changed()
+
     @property
     def has_owned(self) -> bool:
         """Tell whether the setup of a fixture that is still up has started a process."""

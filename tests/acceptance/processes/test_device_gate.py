@@ -319,12 +319,10 @@ def test_a_failed_test_is_waited_for_too(gate: Gate) -> None:
     assert (found.verdicts["test_it"], waited(found)) == ("unchecked", (0.25, []))
 
 
-def test_without_children_the_driver_is_not_asked(
-    gate: Gate, monkeypatch: pytest.MonkeyPatch, nvml_state: DriverState
-) -> None:
-    from pytest_gpuleak.session.features.device_gate import processes
+def test_without_children_the_driver_is_not_asked(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pytest_gpuleak.adapters.processes import watch
 
-    monkeypatch.setattr(processes, "has_children", lambda: False)
+    monkeypatch.setattr(watch, "has_children", lambda: False)
     found = gate("""
         def test_it():
             TIMELINE.say(a_device(used=31 * GIB))  # another process's, which ends

@@ -34,8 +34,8 @@ OPTION = "--gpu-leak-wait"
 class DeviceGate:
     """Keep a test's device memory that is on its way out from the next test, for `seconds` at most.
 
-    Without a child process since the last look nothing but this process can have left memory, which the leak check tells: the
-    driver is then not asked.
+    Where no process of this run has started or ended since the last look, nothing but this process can have left memory, which
+    the leak check tells: the driver is then not asked.
     """
 
     def __init__(self, tracker: RunTracker, attempts: AttemptLog, seconds: float) -> None:
@@ -56,7 +56,7 @@ class DeviceGate:
         tell = self._attempts.tell
         with self._attempts.guard(DEVICES):
             self._keep(self._driver.read())
-            self._listed.may_have_changed()
+            self._tracker.processes.may_have_changed()
             if self._driver.why_absent:
                 tell(f"{OPTION} has no effect: {self._driver.why_absent}")
             for device, reading in self._before.items():
@@ -93,7 +93,7 @@ class DeviceGate:
         if self._driver.why_absent:
             return None
         counters, here = self._tracker.counters, self._left_here(record)
-        may_be_left = self._listed.may_have_changed()
+        may_be_left = self._tracker.processes.may_have_changed()
         if not (here or may_be_left or self._listed.are_foreign_untold(counters.devices)):
             return None
         with self._attempts.guard(DEVICES, record.nodeid):
@@ -115,7 +115,7 @@ class DeviceGate:
         began = perf_counter()
         before, counters_before, self._seen = self._before, self._counters, {}
         first = counters = self._tracker.counters.read_devices()
-        now = self._driver.read(bounded=False)  # after each test with a child, and most have left nothing
+        now = self._driver.read(bounded=False)  # most tests have left nothing
         while True:
             for device in (
                 now.keys() & before.keys()

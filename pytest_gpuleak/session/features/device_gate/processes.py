@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.adapters.processes.watch import ended_children, has_children
 from pytest_gpuleak.engine.left_behind import owner_of
 from pytest_gpuleak.model.device_wait import Occupied
 
@@ -27,20 +26,11 @@ class ListedProcesses:
     def __init__(self, children: Children, *, is_worker: bool) -> None:
         self._children = children
         self._parent = os.getppid() if is_worker else 0
-        self._ended: int | None = None
-        self._had_children = False
         self._ours: set[int] = set()
         self._parents: dict[int, list[int]] = {}
         self._starters: dict[int, str] = {}
         self._told: dict[tuple[str, int], int] = {}
         self._foreign_told: set[str] = set()
-
-    def may_have_changed(self) -> bool:
-        """Tell whether this process has a child, or has had one since the last call, in microseconds."""
-        ended, has = ended_children(), has_children()
-        changed = has or self._had_children or ended is None or ended != self._ended
-        self._ended, self._had_children = ended, has
-        return changed
 
     def note(self, readings: Mapping[str, NvmlReading]) -> None:
         """Note which processes of this run are listed: they stay this run's when their parents have ended."""
