@@ -46,8 +46,8 @@ def test_each_cause_has_its_words() -> None:
     failed = record(Occupied("cuda:0", "this process", GIB), outcome="failed")
     assert sentences(failed) == [
         (
-            "gpu-leak: after t.py::test, 1.0 GiB of cuda:0 are held in this process, by what is not known: a test that is "
-            "failed is not checked, and its traceback may hold its locals"
+            "gpu-leak: after t.py::test, 1.0 GiB of cuda:0 are held in this process, by what is not known: the test was "
+            "not checked (failed), and its traceback may hold its locals"
         )
     ]
     alive = Occupied("cuda:0", "process", GIB, 7, "python -m server", "fixture 'server' (module scope, t.py)")

@@ -70,7 +70,7 @@ def _process(one: Occupied) -> str:
 
 def _holders(test: TestRecord, device: str) -> str:
     if test.outcome not in CHECKED:
-        return f"what is not known: a test that is {test.outcome} is not checked, and its traceback may hold its locals"
+        return f"what is not known: the test was not checked ({test.outcome}), and its traceback may hold its locals"
     found = sorted((one for one in test.findings if one.device == device), key=lambda one: -one.bytes)
     names = dict.fromkeys(one.holder.root or one.holder.text for one in found if one.holder is not None)
     return " and ".join(clean_text(name, TEXT_LIMIT) for name in names) or "what its findings tell"
