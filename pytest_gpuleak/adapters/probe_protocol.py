@@ -77,6 +77,11 @@ class DeviceProbe(Protocol):
         del device
         return None
 
+    def why_lost(self, error: Exception) -> str | None:
+        """Return what an error of `read` or `used` says, if it means that each later call will raise it too; else None."""
+        del error
+        return None
+
     def begin_peaks(self) -> None:
         """Restart `DeviceReading.peak`, where one is counted. The peaks that user code sees stay unchanged."""
         return None  # noqa: RET501 - a default, not an abstract method

@@ -34,6 +34,9 @@ DIFFERING = "differing"
 _ADDED_UP = ("budgets_unchecked", "rerun", "would_fail")
 """Counts of a summary that do not follow from the records, and are added up."""
 
+_JOINED = ("lost_devices",)
+"""Lists of a summary that do not follow from the records, and are joined."""
+
 _BLOCK = 64
 """Records in a block. Similar records shrink to a tenth together, and hardly alone."""
 
@@ -59,6 +62,7 @@ class Merger:
         self._usage = _Usage()
         self._counts: dict[str, int] = {}
         self._first_init: FirstInit | None = None
+        self._lists: dict[str, list[Any]] = {}
         self._created: list[str] = []
         self._incomplete: list[str] = []
         self._faults: dict[str, None] = {}
@@ -81,6 +85,9 @@ class Merger:
                 self._counts[key] = self._counts.get(key, 0) + count
         if "first_init" in report.summary:
             self._first_init = earlier_of(self._first_init, decode_first_init(report.summary["first_init"]))
+        for key in _JOINED:
+            if report.summary.get(key):
+                self._lists.setdefault(key, []).extend(report.summary[key])
         self._created.append(report.created)
         self._faults.update(dict.fromkeys(report.faults))
         if report.incomplete is not None:
@@ -102,7 +109,7 @@ class Merger:
                 known += sum(found.known for found in test.findings)
                 yield test
 
-        summary = {**summarise(counted(), fixtures), **self._counts, "memory": self._usage.settle()}
+        summary = {**summarise(counted(), fixtures), **self._counts, **self._lists, "memory": self._usage.settle()}
         if self._first_init is not None:
             summary["first_init"] = self._first_init.encode()
         return RunReport(

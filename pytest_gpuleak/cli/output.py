@@ -20,7 +20,13 @@ from pytest_gpuleak.reports.terminal.findings import render_line
 from pytest_gpuleak.reports.terminal.first_init import is_shown, render_first_init
 from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT, CutLine, DimLine, TitleLine, first_lines
 from pytest_gpuleak.reports.terminal.section import render_codes, render_leaks
-from pytest_gpuleak.reports.terminal.summary import render_dearest, render_faults, render_summary, render_usage
+from pytest_gpuleak.reports.terminal.summary import (
+    render_dearest,
+    render_faults,
+    render_lost_devices,
+    render_summary,
+    render_usage,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -86,6 +92,7 @@ def render_report(report: RunReport, verbosity: int) -> list[str]:
     if report.incomplete is not None:
         why = clean_text(report.incomplete, TEXT_LIMIT)
         lines.append(click.style(f"gpu-leak: THE REPORT IS INCOMPLETE: {why}", fg="red"))
+    lines += [click.style(line, fg="red") for line in render_lost_devices(report.summary)]
     lines.append(render_summary(report.summary))
     if "first_init" in report.summary:
         first = decode_first_init(report.summary["first_init"])

@@ -36,6 +36,8 @@ EXPLAINED_KEY = "gpu_leak_explained"
 """Key for a worker's findings whose holders were searched for late, in xdist's ``workeroutput``."""
 FIRST_INIT_KEY = "gpu_leak_first_init"
 """Key for who initialised a device first in a worker, in xdist's ``workeroutput``."""
+LOST_DEVICE_KEY = "gpu_leak_lost_device"
+"""Key for the device that a worker has lost, as `LostDevice`'s fields, in xdist's ``workeroutput``."""
 CHECK_FAULTS_KEY = "gpu_leak_check_faults"
 """Key for a worker's faults outside of tests in xdist's ``workeroutput``."""
 
@@ -131,6 +133,8 @@ def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
         nothing,
     )
     run.ledger.add_faults(run.check.faults_of_session)
+    if run.check.devices.lost is not None:
+        run.ledger.lost_devices.append(run.check.devices.lost._asdict())
     if run.ledger.detailed:
         run.ledger.deselected = run.completeness.deselected
         run.ledger.incomplete = run.attempt(
@@ -175,6 +179,8 @@ def _send(run: Run, records: list[FixtureRecord], output: dict[str, Any]) -> Non
         )
     if run.ledger.first_init is not None:
         output[FIRST_INIT_KEY] = run.ledger.first_init.encode()
+    if run.check.devices.lost is not None:
+        output[LOST_DEVICE_KEY] = run.check.devices.lost._asdict()
     output[FAULTS_KEY] = run.lines + run.faults
     output[CHECK_FAULTS_KEY] = run.check.faults_of_session
     output[DESELECTED_KEY] = run.completeness.deselected

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.engine.suspicion import count_compiled, is_worth_a_check, programs_explain
 from pytest_gpuleak.model.outcomes import CHECKED
 from pytest_gpuleak.session.config.markers import policy_of
+from pytest_gpuleak.session.device_answers import DeviceAnswers
 from pytest_gpuleak.session.item_harness import ItemHarness
 from pytest_gpuleak.session.late_findings import LateFindings
 from pytest_gpuleak.session.own_modules import OwnModules
@@ -94,6 +95,7 @@ class LeakCheck:
         self._harness = ItemHarness(tracker, knowledge, attempts, self._own_modules)
         self.late = LateFindings(tracker, knowledge, self._own_modules)
         self._meter: PeakMeter | None = None
+        self.devices = DeviceAnswers(tracker.counters, attempts.worker)
         self._instance: weakref.ref[object] | None = None
 
     def start(self) -> None:
@@ -113,7 +115,8 @@ class LeakCheck:
             return
         self.attempts.leave_faults_to_session()
         self.late.finish()
-        self._check_fixtures(self.tracker.take_released())
+        if self.devices.lost is None:
+            self._check_fixtures(self.tracker.take_released())
         self.attempts.leave_faults_to_session()
 
     @property
@@ -133,6 +136,8 @@ class LeakCheck:
         policy = policy_of(item, self.settings)
         self.tracker.use(policy)
         attempt = self.attempts.begin(item.nodeid, policy)
+        if self.devices.lost is not None:
+            return
         self._instance = older_instance(item)
         self.tracker.processes.begin_run()
         older = self.knowledge.older(self.tracker)
@@ -140,6 +145,7 @@ class LeakCheck:
             older.look(self.tracker.detector, self.tracker.frameworks.arrays)
         self.tracker.begin_run()
         older.begin_test()
+        self.devices.why_unchecked("before", attempt.nodeid)
         attempt.overhead_s = perf_counter() - began
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
@@ -194,14 +200,19 @@ class LeakCheck:
         began = perf_counter()
         if self._detailed:
             self.attempts.upcoming = () if nextitem is None else (nextitem.nodeid,)
+        if self.devices.lost is not None:
+            return self.attempts.give_up(item, self.devices.lost.reason)
         release_values(item, self._log_handlers, tracker.counters.values_let_go)
         growth = tracker.counters.end(lambda: tracker.least_host_growth(attempt.policy))
+        lost = self.devices.why_unchecked("during", attempt.nodeid)
         memory = self._record_memory(attempt.nodeid) if self._detailed else {}
         self._finalizers.nodeid = attempt.nodeid
         with self._finalizers:
-            checked = attempt.outcome in CHECKED
-            ended = EndedRun(item, nextitem, attempt, seen)
-            judged = self._check(ended, growth) if checked else self._postpone(item)
+            if attempt.outcome in CHECKED:
+                judged = lost or self._check(EndedRun(item, nextitem, attempt, seen), growth)
+                self.devices.why_unchecked("during", attempt.nodeid)  # a re-run may have lost it
+            else:
+                judged = self._postpone(item)
             if isinstance(judged, str):
                 return self.attempts.give_up(item, judged)
             if seen is not None:

@@ -24,6 +24,7 @@ from pytest_gpuleak.session.closing import (
     EXPLAINED_KEY,
     FAULTS_KEY,
     FIRST_INIT_KEY,
+    LOST_DEVICE_KEY,
     WORKER_KEY,
     Run,
     close_run,
@@ -243,6 +244,8 @@ class Session:
             take_init = self._run.ledger.take_first_init
             what = f"taking over who initialised a device in the worker {node.gateway.id}"
             self._run.attempt(what, lambda: take_init(output[FIRST_INIT_KEY]), nothing)
+        if LOST_DEVICE_KEY in output:
+            self._run.ledger.lost_devices.append(output[LOST_DEVICE_KEY])
         self._run.ledger.add_faults(output.get(CHECK_FAULTS_KEY, ()))
         self._run.faults += [fault for fault in output.get(FAULTS_KEY, []) if fault not in self._run.faults]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports.terminal.lines import MARKUP, TEXT_LIMIT
-from pytest_gpuleak.reports.terminal.summary import render_faults, render_summary
+from pytest_gpuleak.reports.terminal.summary import render_faults, render_lost_devices, render_summary
 from pytest_gpuleak.session.closing import nothing
 from pytest_gpuleak.session.leak_check import ELSEWHERE
 from pytest_gpuleak.session.pytest_internals import colour_red
@@ -32,6 +32,9 @@ def show_run(run: Run, terminalreporter: Any) -> None:
         terminalreporter.line(f"gpu-leak: {clean_text(fault, TEXT_LIMIT)}")
     if run.settings.wait_s is not None:
         run.attempt("showing what stays on devices", lambda: _show_waits(run, terminalreporter), nothing)
+    lost: list[str] = run.attempt("showing the lost devices", lambda: render_lost_devices(summary), list)
+    for line in lost:
+        terminalreporter.line(line, red=True)
     if summary.get("unchecked"):
         run.attempt("counting the notebooks", lambda: _show_notebooks(run, terminalreporter), nothing)
     terminalreporter.line(last)

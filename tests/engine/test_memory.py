@@ -279,6 +279,48 @@ def test_a_device_that_fails_in_mid_run_is_told_once_and_its_allocator_still_cou
     assert watch.faults == [said]
 
 
+def test_a_device_that_is_lost_is_named_and_its_framework_is_not_asked_again() -> None:
+    class Sticky(Devices):
+        asked = 0
+
+        def used(self, device: str) -> int | None:
+            self.asked += 1
+            return super().used(device)
+
+        def why_lost(self, error: Exception) -> str | None:
+            return f"it says {error}"
+
+    devices, heap = Sticky(), Heap()
+    watch = CounterWatch([devices], [heap])
+    devices.readings = {f"cuda:{index}": DeviceReading(100, reserved=1000) for index in range(2)}
+    devices.in_use = {"cuda:0": 1000, "cuda:1": 1000}
+    watch.begin()
+    assert (watch.lost, watch.has_answered) == (None, True)
+    devices.in_use = {"cuda:0": RuntimeError("sticky"), "cuda:1": RuntimeError("sticky")}
+    asked = devices.asked
+    heap.size = 7
+    assert watch.end().bytes[HOST, "heap"] == 7
+    assert watch.lost == ("cuda:0", "it says sticky")
+    watch.begin()
+    assert watch.end().bytes == {(HOST, "heap"): 0}
+    assert devices.asked == asked + 1
+    assert watch.faults == watch.failures == []
+
+
+def test_a_device_may_be_lost_where_its_counters_are_read() -> None:
+    class Sticky(Devices):
+        def why_lost(self, error: Exception) -> str | None:
+            return str(error)
+
+    devices = Sticky()
+    watch = CounterWatch([devices], [])
+    watch.begin()
+    devices.error = RuntimeError("sticky")
+    watch.end()
+    assert watch.lost == ("a device of fake devices", "sticky")
+    assert watch.faults == []
+
+
 def test_a_probe_that_is_not_available_is_told() -> None:
     heap = Heap("no heap_info on this system")
     watch = CounterWatch((), [heap])

@@ -45,5 +45,22 @@ class TestSummary:
         ]
         assert terminal_summary.render_dearest(make.report(), width=80) == []
 
+    def test_a_lost_device(self) -> None:
+        entry = {
+            "device": "cuda:0", "error": "CUDA error: device-side assert triggered", "nodeid": "tests/test_a.py::test_x",
+            "moment": "during", "last_answered": "tests/test_a.py::test_w\n", "worker": "main",
+        }  # fmt: skip
+        counts = {"lost_devices": [entry, {**entry, "moment": "before", "last_answered": None, "worker": "gw1"}]}
+        during, before = terminal_summary.render_lost_devices(counts)
+        assert during == (
+            "gpu-leak: cuda:0 stopped answering during tests/test_a.py::test_x (CUDA error: device-side assert triggered); "
+            "last test after which it answered: tests/test_a.py::test_w\\n; later tests are not checked"
+        )
+        assert before == (
+            "gpu-leak: cuda:0 stopped answering before tests/test_a.py::test_x (CUDA error: device-side assert triggered); "
+            "no earlier test had used it; later tests of gw1 are not checked"
+        )
+        assert terminal_summary.render_lost_devices({}) == []
+
     def test_no_tests(self, make: Any) -> None:
         assert terminal_summary.render_summary({}) == "gpu-leak: 0 leaked, 0 clean"

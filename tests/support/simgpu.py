@@ -67,6 +67,7 @@ class Device:
         """As at the start of a process, with nothing allocated."""
         self.capacity, self.other_use, self.outside = CAPACITY, 0, 0
         self.initialised = self.broken = False
+        self.sticky = ""
         self.free_delay, self.skew = 0.0, 0
         self.blocks: dict[int, Block] = {}
         self.segments: dict[int, int] = {}
@@ -82,6 +83,7 @@ class Device:
         self.initialised = True
         if self.broken:
             raise RuntimeError("simgpu error: unspecified launch failure")
+        self.answer()
         self.collect_late()
         with self.lock:
             block = self._take(max(ROUNDING, -(-size // ROUNDING) * ROUNDING))
@@ -96,6 +98,11 @@ class Device:
                 return block.address
             self.ooms += 1
         raise out_of_memory(self, size)
+
+    def answer(self) -> None:
+        """What each call to the device does: raises the error that it was lost by."""
+        if self.sticky:
+            raise RuntimeError(f"CUDA error: {self.sticky}\nCUDA kernel errors might be asynchronously reported")
 
     def free(self, address: int) -> None:
         """Give an address back, now or when its delay is over. Called by deleters, in whatever thread, at any point."""
@@ -338,12 +345,13 @@ def empty_cache() -> None:
 
 def synchronize(device: Any = None) -> None:
     """Wait for the device; frees that arrive late are the host's business and stay late."""
-    _counted(device)
+    _counted(device).answer()
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     """Free and total bytes of the device; initialises it, as CUDA's does."""
     found = _counted(device)
+    found.answer()
     found.initialised = True
     return max(0, found.capacity - found.used), found.capacity
 
@@ -446,6 +454,11 @@ def process_use(device: Any) -> int:
 def break_device(device: Any = 0, *, broken: bool = True) -> None:
     """From now on every counter and allocation of the device raises RuntimeError."""
     _devices[_index(device)].broken = broken
+
+
+def lose_device(device: Any = 0, error: str = "device-side assert triggered") -> None:
+    """From now on every call to the device raises this error of CUDA's; its allocator's counters can be read."""
+    _devices[_index(device)].sticky = error
 
 
 def skew_counters(device: Any, size: int) -> None:

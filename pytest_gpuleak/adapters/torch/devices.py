@@ -10,6 +10,7 @@ active bytes (CUDAMallocAsyncAllocator.cpp). Where nothing is counted, `TorchDev
 from __future__ import annotations
 
 import os
+import re
 import sys
 from operator import methodcaller
 from types import ModuleType
@@ -28,6 +29,24 @@ TOO_LARGE = 1 << 63
 """Counters from here up are negative numbers read as unsigned."""
 UNCACHED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
 """Set to any value, they disable the caching allocator (`forceUncachedAllocator`, CUDACachingAllocator.cpp)."""
+
+STICKY = frozenset(
+    {
+        "an illegal memory access was encountered",
+        "the launch timed out and was terminated",
+        "device-side assert triggered",
+        "hardware stack error",
+        "an illegal instruction was encountered",
+        "misaligned address",
+        "operation not supported on global/shared address space",
+        "invalid program counter",
+        "unspecified launch failure",
+    }
+)
+"""Texts of the errors after which "any further CUDA work will return the same error": CUDA Runtime API, ``cudaError``, 700,
+702, 710 and 714 to 719. HIP has texts of the same words."""
+_RAISED = re.compile(r"(?:CUDA|HIP)(?: driver)? error: (.*)")
+"""The first line of an error of torch's (c10/cuda/CUDAException.cpp, ATen/cuda/Exceptions.h)."""
 
 
 class TorchDevices(DeviceProbe):
@@ -72,6 +91,12 @@ class TorchDevices(DeviceProbe):
             return None
         free, total = ask(int(index or 0))
         return int(total) - int(free) if 0 <= free <= total else None
+
+    def why_lost(self, error: Exception) -> str | None:
+        """Return the first line of an error that each later call of this process will raise again; None for others."""
+        first_line = str(error).partition("\n")[0].strip()
+        raised = _RAISED.fullmatch(first_line)
+        return first_line if raised is not None and raised[1] in STICKY else None
 
     def begin_peaks(self) -> None:
         """Restart the peaks. The peaks that user code sees stay unchanged."""

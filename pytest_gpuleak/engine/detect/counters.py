@@ -65,7 +65,10 @@ class CounterWatch:
         self._collecting: list[int] = []
         self._collected: dict[Key, int] = {}
         self._recording: list[tuple[HostProbe, Recorder]] = []
-        self._use_told = False
+        self.has_answered = False
+        """Whether a device has told its use, by a call to it, at least once."""
+        self.lost: tuple[str, str] | None = None
+        """The first device that answers no call any more, and its error; its framework's devices are not asked again."""
         self._modules = 0
 
     def start(self) -> None:
@@ -219,7 +222,7 @@ class CounterWatch:
             if self._after.keys() != self._before.keys():
                 devices = {device for device, _ in self._before}
                 first_used = frozenset(device for device, _ in self._after) - devices - self._met - {HOST}
-            if self._use_told:
+            if self.has_answered:
                 self._add_outside(growth, first_used)
         return Growth(growth, first_used, imported, modules=modules, collected=self._collected)
 
@@ -336,7 +339,7 @@ class CounterWatch:
                 found[device, "requested"] = reading.requested
             if reading.reserved is not None:
                 found[device, "reserved"] = reading.reserved
-                if probe.tells_use:
+                if probe.tells_use and self.lost is None:
                     self._read_use(probe, device, reading.reserved, found)
         return found
 
@@ -345,6 +348,8 @@ class CounterWatch:
         try:
             readings = probe.read()
         except Exception as error:  # noqa: BLE001 - a device may be lost during a run, which goes on
+            if self._has_lost(probe, f"a device of {probe.name}", error):
+                return
             self._drop(probe, f"failed: {type(error).__name__}: {error}")
             return
         for device, reading in readings.items():
@@ -366,13 +371,24 @@ class CounterWatch:
             used = probe.used(device)
             if used is not None:
                 found[device, UNACCOUNTED] = used - reserved
-                self._use_told = True
+                self.has_answered = True
         except Exception as error:  # noqa: BLE001 - a device may be lost during a run; the allocator's figures stand
+            if self._has_lost(probe, device, error):
+                return
             # The first line alone: torch adds advice.
             first_line = str(error).partition("\n")[0]
             self.tell(
                 f"{device} failed, only the allocator's figures are watched: {type(error).__name__}: {first_line}"
             )
+
+    def _has_lost(self, probe: DeviceProbe, device: str, error: Exception) -> bool:
+        """Note a device that answers no call any more, and do not ask its framework again."""
+        why = probe.why_lost(error)
+        if why is None:
+            return False
+        self.lost = device, why
+        self._devices.remove(probe)
+        return True
 
     def tell(self, fault: str) -> None:
         """Add a line to `faults`, once."""

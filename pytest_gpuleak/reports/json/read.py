@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
 from pytest_gpuleak.model.first_init import FirstInit
+from pytest_gpuleak.model.lost_device import LostDevice
 from pytest_gpuleak.model.records import SCHEMA, RunReport, TestRecord
 from pytest_gpuleak.model.summary import find_dearest, summarise
 from pytest_gpuleak.model.text import clean_text
@@ -152,6 +153,9 @@ def _report(document: dict[str, Any]) -> RunReport:
         summary["known"] = sum(found.known for record in (*tests, *fixtures) for found in record.findings)
     if "stale" in summary:
         summary["stale"] = len(stale)
+    if "lost_devices" in summary:
+        lost = check(tuple[LostDevice, ...], summary["lost_devices"], "summary.lost_devices")
+        summary["lost_devices"] = [one._asdict() for one in lost]
     dearest = summary.get("dearest")
     incomplete = document.get("incomplete")
     if not (incomplete is None or isinstance(incomplete, str)):

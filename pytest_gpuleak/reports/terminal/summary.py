@@ -34,6 +34,25 @@ def render_summary(counts: Mapping[str, Any]) -> str:
     return f"gpu-leak: {', '.join(parts)}{cost}"
 
 
+def render_lost_devices(counts: Mapping[str, Any]) -> list[str]:
+    """Write a line for each device that stopped answering, of ``summary["lost_devices"]``."""
+    lines: list[str] = []
+    entries = counts.get("lost_devices") or ()
+    if entries:
+        from pytest_gpuleak.model.lost_device import LostDevice  # most runs lose none
+    for lost in (LostDevice(**entry) for entry in entries):
+        last = lost.last_answered
+        before = (
+            "no earlier test had used it"
+            if last is None
+            else f"last test after which it answered: {clean_text(last, ID_LIMIT)}"
+        )
+        of_worker = "" if lost.worker == "main" else f" of {clean_text(lost.worker, ID_LIMIT)}"
+        reason = clean_text(lost.reason, 2 * ID_LIMIT)
+        lines.append(f"gpu-leak: {reason}; {before}; later tests{of_worker} are not checked")
+    return lines
+
+
 def render_faults(tests: Iterable[TestRecord], outside: Sequence[str]) -> str | None:
     """Write in one line where the check itself or a user's hook failed first; None where neither did."""
     faulty = [test for test in tests if test.faults]

@@ -43,6 +43,8 @@ class RunRecords:
         """Tests that were reported as passed and leak by what a late search has told."""
         self.first_init: FirstInit | None = None
         """Who initialised a device first, in the process of the tests; None: nobody did, or it is not known."""
+        self.lost_devices: list[dict[str, Any]] = []
+        """The devices that stopped answering, of this process or of its workers: fields of `LostDevice`."""
         self.faults: list[str] = []
         """Failures of the check itself, or of a user's hook, outside of tests, each once."""
 
@@ -145,6 +147,7 @@ class RunRecords:
         top, counts = settings.top, summarise(self._all(), self.fixtures)
         return {
             **counts,
+            **({"lost_devices": self.lost_devices} if self.lost_devices else {}),
             **({"would_fail": counts["leaked"]} if settings.warn else {}),
             "known": sum(
                 found.known for records in (self.tests, self.fixtures) for one in records for found in one.findings

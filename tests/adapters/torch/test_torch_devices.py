@@ -470,6 +470,24 @@ def test_bad_counters_are_absent_and_a_broken_device_raises(torch: Any, probe: T
     assert kept.numel() == 10
 
 
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        ("CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert' in https://docs.nvidia.com", True),
+        ("CUDA error: an illegal memory access was encountered\n", True),
+        ("CUDA driver error: unspecified launch failure", True),
+        ("HIP error: unspecified launch failure\nFor debugging consider passing AMD_SERIALIZE_KERNEL=3", True),
+        ("CUDA error: out of memory", False),
+        ("CUDA error: invalid device ordinal", False),
+        ("CUDA error: no kernel image is available for execution on the device", False),
+        ("the kernel says: CUDA error: device-side assert triggered", False),
+        ("", False),
+    ],
+)
+def test_an_error_that_each_later_call_raises_again_is_known_by_its_text(text: str, lost: bool) -> None:
+    assert TorchDevices().why_lost(RuntimeError(text)) == (text.partition("\n")[0] if lost else None)
+
+
 @pytest.mark.torch
 def test_the_backends_own_workspaces_are_a_settle_step(torch: Any, probe: TorchDevices) -> None:
     linear = torch.nn.Linear(4, 4, device="simgpu:0")

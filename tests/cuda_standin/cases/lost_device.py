@@ -1,4 +1,4 @@
-"""A device that fails in the middle of a session, as after a kernel that used a wrong address; other tests go on."""
+"""A device that fails in the middle of a session, as after a kernel that used a wrong address; later tests are unchecked."""
 
 import contextlib
 import ctypes
