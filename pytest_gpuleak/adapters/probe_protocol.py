@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
     from pytest_gpuleak.model.findings import Contribution
+
+    AroundCall = Callable[[Callable[[], Any]], Any]
 
 
 class DeviceReading(NamedTuple):
@@ -85,6 +88,11 @@ class DeviceProbe(Protocol):
     def begin_peaks(self) -> None:
         """Restart `DeviceReading.peak`, where one is counted. The peaks that user code sees stay unchanged."""
         return None  # noqa: RET501 - a default, not an abstract method
+
+    def pass_cache_calls(self, around: AroundCall) -> None:
+        """Call `around` with each call of user code's that empties the allocator's cache, in its place, until `stop`."""
+        del around
+        return None  # noqa: RET501 - as above
 
     def stop(self) -> None:
         """Leave the framework as it was found. Safe to call twice."""

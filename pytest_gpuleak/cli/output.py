@@ -21,6 +21,7 @@ from pytest_gpuleak.reports.terminal.first_init import is_shown, render_first_in
 from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT, CutLine, DimLine, TitleLine, first_lines
 from pytest_gpuleak.reports.terminal.section import render_codes, render_leaks
 from pytest_gpuleak.reports.terminal.summary import (
+    render_clean_up,
     render_dearest,
     render_faults,
     render_lost_devices,
@@ -92,6 +93,8 @@ def render_report(report: RunReport, verbosity: int) -> list[str]:
     if report.incomplete is not None:
         why = clean_text(report.incomplete, TEXT_LIMIT)
         lines.append(click.style(f"gpu-leak: THE REPORT IS INCOMPLETE: {why}", fg="red"))
+    clean_up = render_clean_up(report.summary)
+    lines += [] if clean_up is None else [clean_up]
     lines += [click.style(line, fg="red") for line in render_lost_devices(report.summary)]
     lines.append(render_summary(report.summary))
     if "first_init" in report.summary:

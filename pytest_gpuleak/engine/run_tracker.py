@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import cached_property
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.arrays import array_types
 from pytest_gpuleak.adapters.nvml.driver import LazyNvml
@@ -28,6 +28,9 @@ from pytest_gpuleak.heap.threads import running_threads
 from pytest_gpuleak.model.readings import HOST
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Literal
+
     from pytest_gpuleak.adapters.frameworks import Frameworks
     from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.engine.detect.detector import Detector
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.outcomes import FixturePlace
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
+
+    AroundCleanUp = Callable[[Literal["gc.collect", "empty_cache"], Callable[[], Any]], Any]
 
 
 class RunTracker:
@@ -107,10 +112,20 @@ class RunTracker:
 
     def stop(self) -> None:
         """Restore the process as it was found. May be called twice."""
+        self._epoch.pass_collections(None)
         self._epoch.stop()
         self.detector.stop()
         self.counters.stop()
         self.driver.stop()
+
+    def pass_clean_up(self, around: AroundCleanUp) -> None:
+        """Call `around` with what it is and the call, for each full collection and emptied cache that user code asks for.
+
+        A scan leaves `gc.collect` as it is.
+        """
+        self._epoch.pass_collections(lambda call: around("gc.collect", call))
+        for probe in self.counters.device_probes:
+            probe.pass_cache_calls(lambda call: around("empty_cache", call))
 
     def use(self, policy: Policy) -> None:
         """Switch to the policy's strategy."""

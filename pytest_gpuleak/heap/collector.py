@@ -173,6 +173,8 @@ class GcView:
         """Called before young objects become old. It must not raise."""
         self.on_full_collection: Callable[[str], None] | None = None
         """Called before and after each collection of the whole heap, as an entry of ``gc.callbacks``. It must not raise."""
+        self.around_collect: Callable[[Callable[[], int]], int] | None = None
+        """Called with each full collection that user code asks for by `gc.collect`, in its place; None: by itself."""
         self.signals = LostSignals(self._on_collection)
 
     def install(self) -> None:
@@ -325,10 +327,12 @@ class GcView:
             listener.moved()
 
         def collect_(generation: int = 2) -> int:
+            __tracebackhide__ = True  # a failure's text shows only the user's frames, as without the plugin
+            if view.around_collect is not None and type(generation) is int and generation == 2:
+                return view.around_collect(collect_unguarded)
             # Otherwise a look at the heap would age young objects past the test's own young collections.
             if view._border_moved and not listener.user_frozen and generation in (0, 1):
                 generation = 2
-            __tracebackhide__ = True  # a failure's text shows only the user's frames, as without the plugin
             return collect_unguarded(generation)
 
         replacements = []

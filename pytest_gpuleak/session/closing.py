@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport
     from pytest_gpuleak.session.ci import Surroundings
     from pytest_gpuleak.session.features.baseline import BaselineRun
+    from pytest_gpuleak.session.features.clean_up_calls import CleanUpCalls
     from pytest_gpuleak.session.features.first_init.watch import InitWatch
     from pytest_gpuleak.session.leak_check import LeakCheck
     from pytest_gpuleak.session.records.completeness import RunProgress
@@ -36,6 +37,8 @@ EXPLAINED_KEY = "gpu_leak_explained"
 """Key for a worker's findings whose holders were searched for late, in xdist's ``workeroutput``."""
 FIRST_INIT_KEY = "gpu_leak_first_init"
 """Key for who initialised a device first in a worker, in xdist's ``workeroutput``."""
+CLEAN_UP_KEY = "gpu_leak_clean_up"
+"""Key for the seconds of a worker's run, and its clean-up calls, in xdist's ``workeroutput``."""
 LOST_DEVICE_KEY = "gpu_leak_lost_device"
 """Key for the device that a worker has lost, as `LostDevice`'s fields, in xdist's ``workeroutput``."""
 CHECK_FAULTS_KEY = "gpu_leak_check_faults"
@@ -61,6 +64,7 @@ class Run:
     surroundings: Surroundings | None
     lines: list[str]
     init_watch: InitWatch
+    clean_up: CleanUpCalls
     faults: list[str] = dataclasses.field(default_factory=list)
     errors: list[str] = dataclasses.field(default_factory=list)
     published: list[str] = dataclasses.field(default_factory=list)
@@ -133,6 +137,7 @@ def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
         nothing,
     )
     run.ledger.add_faults(run.check.faults_of_session)
+    run.ledger.add_clean_up(*run.clean_up.sums())
     if run.check.devices.lost is not None:
         run.ledger.lost_devices.append(run.check.devices.lost._asdict())
     if run.ledger.detailed:
@@ -179,6 +184,8 @@ def _send(run: Run, records: list[FixtureRecord], output: dict[str, Any]) -> Non
         )
     if run.ledger.first_init is not None:
         output[FIRST_INIT_KEY] = run.ledger.first_init.encode()
+    run_s, calls = run.clean_up.sums()
+    output[CLEAN_UP_KEY] = (run_s, [dataclasses.astuple(one) for one in calls])
     if run.check.devices.lost is not None:
         output[LOST_DEVICE_KEY] = run.check.devices.lost._asdict()
     output[FAULTS_KEY] = run.lines + run.faults

@@ -78,7 +78,7 @@ OPTIONS = (
     Option("clean", "switch", "", "off",
            "after a failed test, free its frames and the device's cache, so that it does not starve later tests", "clean"),
     Option("top", "count", "N", "0",
-           "list the N heaviest tests, the N slowest suspects, and what the session added up to, at the end", "top"),
+           "list the N heaviest tests, slowest suspects and costliest callers of clean-up, and what the session added up to, at the end", "top"),
     Option("snapshots", "folder", "DIR", "off",
            "write the allocator's history of leaking tests here, for PyTorch's memory viewer", "snapshots"),
     Option("baseline", "file", "PATH", "off",

@@ -81,6 +81,15 @@ def runs_nothing(config: pytest.Config) -> bool:
     return bool(config.option.collectonly or getattr(config.option, "setupplan", False))
 
 
+def fixtures_of_items(config: pytest.Config) -> list[Any]:
+    """Return the FixtureDefs that the collected tests ask for, each once; not those that are asked for as a test runs."""
+    found: dict[int, Any] = {}
+    for item in getattr(config.pluginmanager.get_plugin("session"), "items", ()):
+        defined = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+        found.update((id(fixture), fixture) for fixtures in defined.values() for fixture in fixtures)
+    return list(found.values())
+
+
 _NOTEBOOKS = frozenset({"nbmake", "nbval", "pytest_notebook"})
 """Packages of plugins whose items run notebooks."""
 

@@ -21,6 +21,7 @@ from pytest_gpuleak.session.attempt import AttemptLog
 from pytest_gpuleak.session.ci import read_surroundings
 from pytest_gpuleak.session.closing import (
     CHECK_FAULTS_KEY,
+    CLEAN_UP_KEY,
     EXPLAINED_KEY,
     FAULTS_KEY,
     FIRST_INIT_KEY,
@@ -33,6 +34,7 @@ from pytest_gpuleak.session.closing import (
 from pytest_gpuleak.session.config.given_values import place_of_option, read_value
 from pytest_gpuleak.session.config.markers import check_markers
 from pytest_gpuleak.session.config.settings import FAILING, read_scan, read_settings
+from pytest_gpuleak.session.features.clean_up_calls import CleanUpCalls
 from pytest_gpuleak.session.features.first_init.watch import InitWatch
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.item_hooks import RuntestHooks
@@ -156,6 +158,7 @@ class Session:
             lines=lines,
             # None is there where a conftest.py loads the plugin, or switches it on.
             init_watch=config.stash.get(_INIT_WATCH, None) or InitWatch(config),
+            clean_up=CleanUpCalls(config),
         )
         watch = self._run.init_watch
         # xdist's controller collects nothing itself.
@@ -204,6 +207,8 @@ class Session:
         if not runs_nothing(self._config):
             note_permanent(plugin_packages(self._config))
             self._run.check.start()
+            self._run.clean_up.begin()
+            self._run.check.tracker.pass_clean_up(self._run.clean_up)
             self._take_hold()
 
     def _take_hold(self) -> None:
@@ -244,10 +249,17 @@ class Session:
             take_init = self._run.ledger.take_first_init
             what = f"taking over who initialised a device in the worker {node.gateway.id}"
             self._run.attempt(what, lambda: take_init(output[FIRST_INIT_KEY]), nothing)
+        if CLEAN_UP_KEY in output:
+            self._take_clean_up(*output[CLEAN_UP_KEY])
         if LOST_DEVICE_KEY in output:
             self._run.ledger.lost_devices.append(output[LOST_DEVICE_KEY])
         self._run.ledger.add_faults(output.get(CHECK_FAULTS_KEY, ()))
         self._run.faults += [fault for fault in output.get(FAULTS_KEY, []) if fault not in self._run.faults]
+
+    def _take_clean_up(self, run_s: float, calls: list[tuple[Any, ...]]) -> None:
+        from pytest_gpuleak.model.clean_up import CleanUp
+
+        self._run.ledger.add_clean_up(run_s, [CleanUp(*one) for one in calls])
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:

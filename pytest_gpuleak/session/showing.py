@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports.terminal.lines import MARKUP, TEXT_LIMIT
-from pytest_gpuleak.reports.terminal.summary import render_faults, render_lost_devices, render_summary
+from pytest_gpuleak.reports.terminal.summary import (
+    render_clean_up,
+    render_faults,
+    render_lost_devices,
+    render_summary,
+)
 from pytest_gpuleak.session.closing import nothing
 from pytest_gpuleak.session.leak_check import ELSEWHERE
 from pytest_gpuleak.session.pytest_internals import colour_red
@@ -32,9 +37,7 @@ def show_run(run: Run, terminalreporter: Any) -> None:
         terminalreporter.line(f"gpu-leak: {clean_text(fault, TEXT_LIMIT)}")
     if run.settings.wait_s is not None:
         run.attempt("showing what stays on devices", lambda: _show_waits(run, terminalreporter), nothing)
-    lost: list[str] = run.attempt("showing the lost devices", lambda: render_lost_devices(summary), list)
-    for line in lost:
-        terminalreporter.line(line, red=True)
+    _show_clean_up_and_lost_devices(run, summary, terminalreporter)
     if summary.get("unchecked"):
         run.attempt("counting the notebooks", lambda: _show_notebooks(run, terminalreporter), nothing)
     terminalreporter.line(last)
@@ -72,6 +75,15 @@ def _show_waits(run: Run, terminalreporter: Any) -> None:
 
     for line in render_waits(run.ledger.tests, width=terminalreporter._tw.fullwidth):
         terminalreporter.line(line)
+
+
+def _show_clean_up_and_lost_devices(run: Run, summary: dict[str, Any], terminalreporter: Any) -> None:
+    clean_up = run.attempt("showing the suite's clean-up", lambda: render_clean_up(summary), lambda: None)
+    if clean_up is not None:
+        terminalreporter.line(clean_up)
+    lost: list[str] = run.attempt("showing the lost devices", lambda: render_lost_devices(summary), list)
+    for line in lost:
+        terminalreporter.line(line, red=True)
 
 
 def _show_notebooks(run: Run, terminalreporter: Any) -> None:
@@ -126,7 +138,7 @@ def _show_findings(run: Run, report: RunReport, terminalreporter: Any) -> None:
     if verbosity >= 0:
         lines += run.attempt("showing the codes", lambda: _code_lines(report), list)
     # Also with `-q`, as pytest does with `--durations`: they were asked for.
-    lines += run.attempt("showing the heaviest tests", lambda: _usage_lines(report, width), list)
+    lines += run.attempt("showing the heaviest tests", lambda: _usage_lines(run, report, width), list)
     baseline = run.baseline
     if baseline is not None:
         lines += run.attempt("showing the baseline", lambda: baseline.render(report, verbosity=verbosity), list)
@@ -146,10 +158,11 @@ def _code_lines(report: RunReport) -> list[str]:
     return render_codes(report)
 
 
-def _usage_lines(report: RunReport, width: int) -> list[str]:
-    from pytest_gpuleak.reports.terminal.summary import render_dearest, render_usage
+def _usage_lines(run: Run, report: RunReport, width: int) -> list[str]:
+    from pytest_gpuleak.reports.terminal.summary import render_clean_up_calls, render_dearest, render_usage
 
-    return [*render_usage(report, width=width), *render_dearest(report, width=width)]
+    clean_up = render_clean_up_calls(report.summary, run.settings.top, width=width)
+    return [*render_usage(report, width=width), *render_dearest(report, width=width), *clean_up]
 
 
 def _show_faults(run: Run, terminalreporter: Any) -> None:

@@ -23,6 +23,8 @@ from pytest_gpuleak.adapters.torch.lookup import MODULES, accelerator_names, loa
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pytest_gpuleak.adapters.probe_protocol import AroundCall
+    from pytest_gpuleak.adapters.torch.cache_calls import CacheCalls
     from pytest_gpuleak.adapters.torch.peak_counters import DeviceCounters, PeakView
 
 TOO_LARGE = 1 << 63
@@ -63,6 +65,8 @@ class TorchDevices(DeviceProbe):
         self._known: dict[str, DeviceCounters] = {}
         self._views: dict[str, PeakView] = {}
         self._peaks = False
+        self._around: AroundCall | None = None
+        self._cache_calls: CacheCalls | None = None
         self._flags = _Flags()
 
     def read(self) -> dict[str, DeviceReading]:
@@ -80,6 +84,8 @@ class TorchDevices(DeviceProbe):
             self._read_mps(torch, readings)
             self.first_used = frozenset(readings) - self._seen
             self._seen |= self.first_used
+            if self.first_used and self._around is not None:
+                self._watch_cache_calls(torch, self._around)
         return readings
 
     def used(self, device: str) -> int | None:
@@ -109,12 +115,27 @@ class TorchDevices(DeviceProbe):
         for counters in self._counters(torch):
             self._view(counters).begin()
 
+    def pass_cache_calls(self, around: AroundCall) -> None:
+        """Wrap `empty_cache` once a device is in use: before, it does nothing."""
+        self._around = around
+
     def stop(self) -> None:
         """Restore the wrapped functions."""
         self._peaks = False
+        if self._cache_calls is not None:
+            self._cache_calls.remove()
+        self._around = self._cache_calls = None
         for view in self._views.values():
             view.remove()
         self._views.clear()
+
+    def _watch_cache_calls(self, torch: Any, around: AroundCall) -> None:
+        if self._cache_calls is None:
+            from pytest_gpuleak.adapters.torch.cache_calls import CacheCalls  # most runs use no device
+
+            self._cache_calls = CacheCalls(around)
+        for device in self.first_used:
+            self._cache_calls.watch(torch, device.partition(":")[0])
 
     def _counters(self, torch: Any) -> Iterator[DeviceCounters]:
         # Imported here because most runs use no device.

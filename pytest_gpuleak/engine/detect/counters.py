@@ -93,6 +93,11 @@ class CounterWatch:
                 probe.stop()
 
     @property
+    def device_probes(self) -> tuple[DeviceProbe, ...]:
+        """Return the counters of devices that are read."""
+        return tuple(self._devices)
+
+    @property
     def host_probes(self) -> tuple[HostProbe, ...]:
         """Return the host's counters that can be read."""
         return tuple(self._host)

@@ -95,6 +95,10 @@ class EpochDetector:
         """Call a function before and after each collection of the whole heap, with ``start`` and ``stop``."""
         self._view.on_full_collection = function
 
+    def pass_collections(self, around: Callable[[Callable[[], int]], int] | None) -> None:
+        """Call `around` with each full collection that user code asks for by `gc.collect`, in its place."""
+        self._view.around_collect = around
+
     def stop(self) -> None:
         """Thaw what was frozen here and restore the collector's functions."""
         if self._started:

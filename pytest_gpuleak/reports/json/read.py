@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pytest_gpuleak.model.clean_up import CleanUp
 from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
 from pytest_gpuleak.model.first_init import FirstInit
 from pytest_gpuleak.model.lost_device import LostDevice
@@ -153,9 +154,7 @@ def _report(document: dict[str, Any]) -> RunReport:
         summary["known"] = sum(found.known for record in (*tests, *fixtures) for found in record.findings)
     if "stale" in summary:
         summary["stale"] = len(stale)
-    if "lost_devices" in summary:
-        lost = check(tuple[LostDevice, ...], summary["lost_devices"], "summary.lost_devices")
-        summary["lost_devices"] = [one._asdict() for one in lost]
+    _check_lists(summary)
     dearest = summary.get("dearest")
     incomplete = document.get("incomplete")
     if not (incomplete is None or isinstance(incomplete, str)):
@@ -178,6 +177,18 @@ def _report(document: dict[str, Any]) -> RunReport:
         incomplete=None if incomplete is None else incomplete or "no reason is given",
         faults=faults,
     )
+
+
+def _check_lists(summary: dict[str, Any]) -> None:
+    """Check what a summary has beside counts that do not follow from the records."""
+    if "lost_devices" in summary:
+        lost = check(tuple[LostDevice, ...], summary["lost_devices"], "summary.lost_devices")
+        summary["lost_devices"] = [one._asdict() for one in lost]
+    if "cleanup" in summary:
+        calls = check(tuple[CleanUp, ...], summary["cleanup"], "summary.cleanup")
+        summary["cleanup"] = [dict(vars(one)) for one in calls]
+    if "run_s" in summary:
+        summary["run_s"] = check(float, summary["run_s"], "summary.run_s")
 
 
 def _time(value: object) -> str:

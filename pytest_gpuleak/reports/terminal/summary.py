@@ -11,6 +11,7 @@ from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, INDENT, MIN_WIDTH, T
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from pytest_gpuleak.model.clean_up import CleanUp
     from pytest_gpuleak.model.records import RunReport, TestRecord
 
 _FIXTURES_SHOWN = 5
@@ -32,6 +33,56 @@ def render_summary(counts: Mapping[str, Any]) -> str:
         parts.append(f"{count_of(counts['would_fail'], 'test')} would fail without --gpu-leak-warn")
     cost = _cost(counts.get("overhead_per_test_us")) + _cost_of_suspects(counts.get("suspects") or {})
     return f"gpu-leak: {', '.join(parts)}{cost}"
+
+
+def render_clean_up(counts: Mapping[str, Any]) -> str | None:
+    """Write in one line what the suite's own clean-up took, where it is worth telling: ``summary["cleanup"]``."""
+    entries, run_s = _clean_up_of(counts), counts.get("run_s") or 0.0
+    if not entries:
+        return None
+    from pytest_gpuleak.model.clean_up import is_worth_telling, total_s
+
+    if not is_worth_telling(entries, run_s):
+        return None
+    owners: dict[tuple[str, str | None, int | None], list[CleanUp]] = {}
+    for one in entries:
+        owners.setdefault((one.by, one.file, one.line), []).append(one)
+    first, *others = sorted(owners.values(), key=lambda calls: -total_s(calls))
+    does = " and ".join(f"{_DOES[one.what]} {count_of(one.count, 'time')}" for one in first)
+    more = f", {count_of(len(others), 'other')} {_seconds(sum(map(total_s, others)))} s" if others else ""
+    took = f"{_seconds(total_s(first))} s of {_seconds(run_s)}{more}"
+    return f"gpu-leak: {_owner(first[0])} {does}: {took}; remove it, and --gpu-leak finds the tests that need it"
+
+
+def render_clean_up_calls(counts: Mapping[str, Any], shown: int, *, width: int) -> list[str]:
+    """Write a line for each caller of clean-up, of ``summary["cleanup"]``, those that took longest first."""
+    lines = [
+        f"{INDENT}{one.seconds:>8.1f} s  {one.what}, {count_of(one.count, 'time')}, by {_owner(one)}"
+        for one in _clean_up_of(counts)[:shown]
+    ]
+    if lines:
+        lines.insert(0, f"gpu-leak: what the suite's own clean-up took, of {_seconds(counts.get('run_s') or 0.0)} s")
+    return [shorten_middle(line, max(width, MIN_WIDTH)) for line in lines]
+
+
+_DOES = {"gc.collect": "collects the heap", "empty_cache": "empties the device's cache"}
+
+
+def _clean_up_of(counts: Mapping[str, Any]) -> list[CleanUp]:
+    if not counts.get("cleanup"):
+        return []
+    from pytest_gpuleak.model.clean_up import CleanUp  # most suites leave that to the interpreter
+
+    return [CleanUp(**entry) for entry in counts["cleanup"]]
+
+
+def _owner(one: CleanUp) -> str:
+    place = "" if one.file is None else f" ({clean_text(one.file, ID_LIMIT)}:{one.line})"
+    return f"{clean_text(one.by, ID_LIMIT)}{place}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}"
 
 
 def render_lost_devices(counts: Mapping[str, Any]) -> list[str]:

@@ -19,6 +19,7 @@ from pytest_gpuleak.model.summary import find_dearest, summarise
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from pytest_gpuleak.model.clean_up import CleanUp
     from pytest_gpuleak.model.findings import Finding, FixtureRecord, KnownLeak
     from pytest_gpuleak.model.first_init import FirstInit
     from pytest_gpuleak.model.outcomes import Verdict
@@ -45,6 +46,8 @@ class RunRecords:
         """Who initialised a device first, in the process of the tests; None: nobody did, or it is not known."""
         self.lost_devices: list[dict[str, Any]] = []
         """The devices that stopped answering, of this process or of its workers: fields of `LostDevice`."""
+        self._clean_up: list[CleanUp] = []
+        self._run_s = 0.0
         self.faults: list[str] = []
         """Failures of the check itself, or of a user's hook, outside of tests, each once."""
 
@@ -112,6 +115,18 @@ class RunRecords:
         """Add failures of the check, or of a user's hook, outside of tests."""
         self.faults += [fault for fault in dict.fromkeys(faults) if fault not in self.faults]
 
+    def add_clean_up(self, run_s: float, calls: Iterable[CleanUp]) -> None:
+        """Add the seconds of a process's run, and its clean-up calls."""
+        self._run_s += run_s
+        self._clean_up += calls
+
+    def _summary_of_clean_up(self) -> dict[str, Any]:
+        if not self._clean_up:
+            return {}
+        from pytest_gpuleak.model.clean_up import add_up
+
+        return {"cleanup": [dict(vars(one)) for one in add_up(self._clean_up)]}
+
     @property
     def failed_to_check(self) -> bool:
         """Tell whether the check itself, or a user's hook, failed anywhere in the run."""
@@ -147,6 +162,8 @@ class RunRecords:
         top, counts = settings.top, summarise(self._all(), self.fixtures)
         return {
             **counts,
+            "run_s": self._run_s,
+            **self._summary_of_clean_up(),
             **({"lost_devices": self.lost_devices} if self.lost_devices else {}),
             **({"would_fail": counts["leaked"]} if settings.warn else {}),
             "known": sum(
