@@ -15,8 +15,8 @@ from pytest_gpuleak.engine.detect.processes import Children
 from pytest_gpuleak.engine.limits import LEAST_OCCUPIED
 from pytest_gpuleak.model.findings import Finding
 from pytest_gpuleak.model.outcomes import TestRecord
-from pytest_gpuleak.session.features.device_gate.memory import in_this_process, reserved_growth
 from pytest_gpuleak.session.features.device_gate.processes import ListedProcesses
+from pytest_gpuleak.session.features.device_gate.remains import in_this_process, reserved_growth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,9 +13,8 @@ from pytest_gpuleak.engine.settle.device_wait import compare, tell_state
 from pytest_gpuleak.engine.stages import DEVICES
 from pytest_gpuleak.model.device_wait import DeviceWait, encode_wait
 from pytest_gpuleak.model.outcomes import CHECKED, TestRecord, decode_test
-from pytest_gpuleak.session.features.device_gate.memory import in_this_process, reserved_growth
 from pytest_gpuleak.session.features.device_gate.processes import ListedProcesses
-from pytest_gpuleak.session.features.device_gate.telling import describe_remains
+from pytest_gpuleak.session.features.device_gate.remains import describe_remains, in_this_process, reserved_growth
 from pytest_gpuleak.session.pytest_internals import stop_timer
 from pytest_gpuleak.session.report_record import HUNG_ATTRIBUTE, RECORD_ATTRIBUTE
 
