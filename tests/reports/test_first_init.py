@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpuleak.model.first_init import Caller, FirstInit
 from pytest_gpuleak.model.outcomes import FixturePlace
+from pytest_gpuleak.reports.json.read import UnusableReport, read_report
 from pytest_gpuleak.reports.terminal.first_init import is_shown, render_first_init
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MODEL = FixturePlace("model", "session", "", "conftest.py", 8)
 TEST = "tests/test_x.py::test_y"
@@ -63,3 +68,28 @@ def test_before_the_tests(one: FirstInit, expected: str) -> None:
 def test_by_the_tests(one: FirstInit, expected: str) -> None:
     assert render_first_init(one) == f"gpu-leak: cuda was first initialised {expected}"
     assert (is_shown(one, -1), is_shown(one, 0), is_shown(one, 1)) == (False, False, True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({"phase": "later"}, "summary.first_init.phase"),
+        ({"line": "12"}, "summary.first_init.line"),
+        ({"fixture": 5}, "summary.first_init.fixture"),
+        ({"caller": {"file": "a.py"}}, "summary.first_init.caller.line is missing"),
+    ],
+)
+def test_a_report_with_a_wrong_value_is_refused(tmp_path: Path, fields: dict[str, Any], wrong: str) -> None:
+    path = tmp_path / "report.json"
+    document = {
+        "schema": "pytest-gpuleak/report/1",
+        "created": "2026-11-28T18:00:00+00:00",
+        "tests": [],
+        "fixtures": [],
+    }
+    first = found("test", nodeid=TEST).encode()
+    path.write_text(json.dumps({**document, "summary": {"first_init": first}}))
+    assert read_report(path).summary["first_init"] == first
+    path.write_text(json.dumps({**document, "summary": {"first_init": {**first, **fields}}}))
+    with pytest.raises(UnusableReport, match=wrong.replace(".", "[.]")):
+        read_report(path)
