@@ -145,7 +145,8 @@ class LeakCheck:
             older.look(self.tracker.detector, self.tracker.frameworks.arrays)
         self.tracker.begin_run()
         older.begin_test()
-        self.devices.why_unchecked("before", attempt.nodeid)
+        if self.tracker.counters.lost is not None:
+            self.devices.why_unchecked("before", attempt.nodeid)
         attempt.overhead_s = perf_counter() - began
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
@@ -210,7 +211,8 @@ class LeakCheck:
         with self._finalizers:
             if attempt.outcome in CHECKED:
                 judged = lost or self._check(EndedRun(item, nextitem, attempt, seen), growth)
-                self.devices.why_unchecked("during", attempt.nodeid)  # a re-run may have lost it
+                if tracker.counters.lost is not None:  # a re-run may have lost it
+                    self.devices.why_unchecked("during", attempt.nodeid)
             else:
                 judged = self._postpone(item)
             if isinstance(judged, str):

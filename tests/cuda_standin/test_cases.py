@@ -336,6 +336,7 @@ def test_clean_gives_the_memory_of_a_failed_test_back(tmp_path: Path, options: t
     ended = run_case(tmp_path, "cleaned", *options, CUDA_STANDIN_MIB="500")
     outcomes = {name: test["outcome"] for name, test in ended.tests.items()}
     assert outcomes == {"test_fails": "failed", "test_needs_the_memory": "passed" if options else "failed"}
+    assert "cleanup" not in ended.report["summary"]  # the plugin's own call is not the suite's
 
 
 def test_a_snapshot_of_memory_that_no_tensor_explains(tmp_path: Path) -> None:
