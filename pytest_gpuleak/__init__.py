@@ -1,7 +1,17 @@
 """pytest-gpuleak: which tests leak GPU memory or tensors, whether it really is a leak, and who holds the memory."""
 
 # The types of these names stand in `__init__.pyi`: pytest rewrites this file, and reads what it has rewritten slowly.
-__all__ = ["Holders", "LeakError", "Leaks", "__version__", "assert_no_leak", "holders", "watch"]
+__all__ = [
+    "Holders",
+    "LeakError",
+    "Leaks",
+    "PeakExplanation",
+    "__version__",
+    "assert_no_leak",
+    "explain_peak",
+    "holders",
+    "watch",
+]
 
 
 def __getattr__(name: str) -> object:

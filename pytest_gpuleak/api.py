@@ -22,9 +22,11 @@ from pytest_gpuleak.explain.edge_to_edit import edge_to_edit
 from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.collector import PausedCollector, whole_heap
 from pytest_gpuleak.heap.frames import belongs_to_plugin
-from pytest_gpuleak.model.findings import Autograd, Finding, Holder
+from pytest_gpuleak.model.findings import Autograd, Finding, Holder, Peak, PeakMoment, PeakPart
+from pytest_gpuleak.model.peak_parts import located
 from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.model.sizes import parse_size
+from pytest_gpuleak.model.source_files import is_user_file
 from pytest_gpuleak.model.version import __version__  # noqa: F401 - a public name of the package
 
 if TYPE_CHECKING:
@@ -55,11 +57,13 @@ class Leaks(Sequence[Finding]):
     Attributes:
         why_unchecked: why the block was not judged: it raised, or has not ended. None once it was judged; an empty
             sequence then means that nothing was left behind.
+        peak: what filled the memory at the block's peak, for a block watched with ``peak=True``; else None.
     """
 
     def __init__(self, findings: list[Finding]) -> None:
         self._findings = findings
         self.why_unchecked: str | None = _RUNS
+        self.peak: PeakExplanation | None = None
 
     @overload
     def __getitem__(self, index: int) -> Finding: ...
@@ -92,9 +96,84 @@ class Leaks(Sequence[Finding]):
         return sum(found.bytes for found in self._findings if found.kind != "cycle")
 
 
+class PeakExplanation:
+    """What filled the memory while code ran. Use it as text (``print(found)``), or as a table in a notebook.
+
+    It holds plain data only. Bytes are above what was there before, without what operators and libraries take inside.
+
+    Attributes:
+        peaks: the peak of each device on which tensors were made, by name, the highest first and ``cpu`` last.
+        device: the first of them, whose `bytes` and `parts` are told; empty if no tensor was made.
+    """
+
+    def __init__(self, peaks: Sequence[Peak]) -> None:
+        self.peaks = {peak.device: peak for peak in peaks}
+        self._first = peaks[0] if peaks else Peak("", 0)
+        self.device = self._first.device
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the device's peak."""
+        return self._first.bytes
+
+    @property
+    def parts(self) -> tuple[PeakPart, ...]:
+        """What the peak consisted of, largest first: the rows add up to `bytes`."""
+        return self._first.parts
+
+    @property
+    def moment(self) -> PeakMoment | None:
+        """When the peak was reached; None if no tensor was made."""
+        return self._first.moment
+
+    def __str__(self) -> str:
+        from pytest_gpuleak.reports.terminal.peak import render_peak, title_of
+
+        return "\n".join((title_of(self._first), *render_peak(self._first)))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the same as a table."""
+        from pytest_gpuleak.reports.terminal.peak import render_html
+
+        return render_html(self._first)
+
+
+def explain_peak(function: Callable[..., object], *args: object) -> PeakExplanation:
+    """Tell what filled the memory when it peaked, while a function ran: what it was used for, and which line made it.
+
+    ::
+
+        print(explain_peak(train_step, model, batch))
+
+    The function is called once, under torch's modes, which make each operator some 30 us slower, and its result is
+    dropped. Its errors reach the caller. Tensors of other frameworks are not told, nor is anything if torch has not been
+    imported before the call.
+    """
+    with _recorded() as found:
+        function(*args)
+    return PeakExplanation(found)
+
+
 @contextlib.contextmanager
-def watch() -> Iterator[Leaks]:
-    """Tell which arrays a block of code leaves behind, and who holds them.
+def _recorded() -> Iterator[list[Peak]]:
+    """Record the block's peaks; the list has them once it has ended."""
+    root = os.getcwd()  # noqa: PTH109 - as text
+    recorder = own_frameworks().peak_recorder(lambda file: is_user_file(file, root))
+    found: list[Peak] = []
+    if recorder is None:
+        yield found
+        found.append(Peak("", 0, lacks=("torch had not been imported",)))
+        return
+    with recorder:
+        yield found
+    found.extend(located(recorder.peak(device), root) for device in recorder.devices())
+
+
+@contextlib.contextmanager
+def watch(*, peak: bool = False) -> Iterator[Leaks]:
+    """Tell which arrays a block of code leaves behind, and who holds them; with `peak`, what filled the memory too.
 
     ::
 
@@ -105,6 +184,9 @@ def watch() -> Iterator[Leaks]:
     A block runs once, so its findings are ``unconfirmed``: they include what a cache or a local variable of the caller
     holds. Use `assert_no_leak` to tell growth from caches. A block that raises is not judged, since the traceback holds
     its locals: `Leaks.why_unchecked` and ``print(leaks)`` say so.
+
+    With `peak`, ``leaks.peak`` is as `explain_peak` tells of a function. Tensors that C++ alone holds, such as those that a
+    graph has saved, then have Python objects, and are listed with the findings.
     """
     findings: list[Finding] = []
     leaks = Leaks(findings)
@@ -113,7 +195,12 @@ def watch() -> Iterator[Leaks]:
         check = SuspectCheck(tracker, knowledge, FunctionSubject(), policy)
         tracker.begin_run()
         try:
-            yield leaks
+            if peak:
+                with _recorded() as peaks:
+                    yield leaks
+                leaks.peak = PeakExplanation(peaks)
+            else:
+                yield leaks
         except BaseException as error:
             leaks.why_unchecked = f"the block raised {type(error).__name__}"
             raise

@@ -10,7 +10,7 @@ from pytest_gpuleak.adapters.protocol import Framework
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
+    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, PeakRecorder
     from pytest_gpuleak.adapters.protocol import (
         AllocationHistory,
         ArrayFramework,
@@ -90,6 +90,11 @@ class Frameworks:
         """Free what libraries keep on devices between calls, where a framework can without waiting for a device."""
         for framework in self.members:
             framework.free_workspaces()
+
+    def peak_recorder(self, is_user_file: Callable[[str], bool]) -> PeakRecorder | None:
+        """Return the first framework's recorder of peaks; None where none has one."""
+        found = (framework.peak_recorder(is_user_file) for framework in self.members)
+        return next((recorder for recorder in found if recorder is not None), None)
 
     def pool_growth(self, grown: int) -> int:
         """Return how many of `grown` bytes, by which the heap has just grown, the frameworks' own pools may have taken."""

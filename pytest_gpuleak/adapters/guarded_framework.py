@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from pytest_gpuleak.heap.budget import Budget
     from pytest_gpuleak.model.findings import Contribution
 
-_OWN: Final = ("free_workspaces", "pool_growth", "node_count", "counts_programs", "library_states", "watch_first_use")
+_OWN: Final = (
+    "free_workspaces",
+    "peak_recorder",
+    "pool_growth",
+    "node_count",
+    "counts_programs",
+    "library_states",
+    "watch_first_use",
+)
 MEMBERS: Final = tuple(name for name in vars(Framework) if not (name.startswith("_") or name in _OWN))
 DEVICE_MEMBERS: Final = ("read", "used", "begin_peaks", "stop")
 FINDER_MEMBERS: Final = ("owner_counter", "take_census", "held_alone", "may_close_rings", "root_of")

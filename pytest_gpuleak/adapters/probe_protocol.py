@@ -6,10 +6,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from pytest_gpuleak.model.findings import Contribution
+    from pytest_gpuleak.model.findings import Contribution, Peak, PeakPhase
 
     AroundCall = Callable[[Callable[[], Any]], Any]
 
@@ -149,3 +149,20 @@ class Recorder(Protocol):
 
     def end_record(self) -> HostGrowth:
         """Return the growth of the re-run, which has ended and settled."""
+
+
+class PeakRecorder(Protocol):
+    """Records, within the context, what fills the memory of a framework's devices and its host arrays. No end raises."""
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+    def stage(self, stage: PeakPhase) -> None:
+        """Tell which stage of a test runs."""
+
+    def devices(self) -> Sequence[str]:
+        """Return the devices on which memory was taken, the one with the highest peak first, the host last."""
+
+    def peak(self, device: str) -> Peak:
+        """Return the peak of a device above what was there before; files are absolute."""

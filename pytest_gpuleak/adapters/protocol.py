@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
+    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, PeakRecorder
     from pytest_gpuleak.heap.budget import Budget
     from pytest_gpuleak.heap.hidden_references import Link
     from pytest_gpuleak.model.findings import Autograd, Contribution, Origin
@@ -386,6 +386,11 @@ class Framework(Protocol):
     def free_workspaces(self) -> None:
         """Free what its libraries keep on devices between calls, where that takes no wait for a device."""
         return None  # noqa: RET501 - a default, not an abstract method
+
+    def peak_recorder(self, is_user_file: Callable[[str], bool]) -> PeakRecorder | None:
+        """Return a recorder of what fills its devices and its arrays on the host; None without, or until it is imported."""
+        del is_user_file
+        return None
 
     def pool_growth(self, grown: int) -> int:
         """Return how many of `grown` bytes, by which the heap has just grown, its own pool may have taken."""

@@ -11,6 +11,15 @@ FindingKind = Literal[
     "growing", "retained", "unconfirmed", "cycle", "unattributed", "host", "process", "budget", "tracer", "recompiled"
 ]
 
+PeakCategory = Literal[
+    "parameter", "buffer", "gradient", "optimizer state", "activation", "temporary", "input", "held", "smaller"
+]
+"""What memory is used for. An activation is saved by an autograd graph for its backward pass; a temporary is released by
+the statement that made it; an input was handed to a model; a variable or a container keeps what is held. The rows too
+small for a place of their own are the part `smaller`."""
+
+PeakPhase = Literal["setup", "call", "teardown", "forward", "backward", "optimizer"]
+
 KIND_CODES: Final[dict[str, str]] = {
     "growing": "GL001",
     "retained": "GL002",
@@ -175,6 +184,65 @@ class Judged:
     why_no_holder: str = ""
     why_no_line: str = ""
     search_cut: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class PeakMoment:
+    """When the peak was reached: the user's line that ran, the module that was called, and the operator.
+
+    Attributes:
+        forward: in a backward pass, the line of the forward pass that it was at (``model.py:14``); else empty.
+    """
+
+    file: str | None
+    line: int | None
+    module: str
+    phase: PeakPhase
+    function: str = ""
+    operator: str = ""
+    forward: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class PeakPart:
+    """Storages of one form and purpose that one line has made; `bytes` is the sum of all `count`.
+
+    Attributes:
+        module: path of the module that was called, or that owns the parameters (``Net.body.*`` for several).
+        note: the line of the forward pass whose backward pass made it, with the operator; the categories of `smaller`.
+    """
+
+    category: PeakCategory
+    module: str
+    bytes: int
+    count: int
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    created: Origin | None = None
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Peak:
+    """The most memory, in bytes over what was there before, that a run has had on a device, and what it consisted of.
+
+    Attributes:
+        bytes: the sum of the parts and of `unexplained_bytes`.
+        estimated: whether it was computed for another device than it was measured on.
+        parts: at most `MAX_ROWS`, largest first, `smaller` last.
+        unexplained_bytes: what no part has: memory inside operators, of libraries, and lost to rounding.
+        backward: whether a backward pass has run.
+        lacks: what the parts do not tell, in words, each a clause.
+    """
+
+    device: str
+    bytes: int
+    moment: PeakMoment | None = None
+    parts: tuple[PeakPart, ...] = ()
+    unexplained_bytes: int = 0
+    estimated: bool = False
+    backward: bool = False
+    lacks: tuple[str, ...] = ()
 
 
 BaselineState = Literal["known", "grown", "new"]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import ModuleType
 
+    from pytest_gpuleak.adapters.probe_protocol import PeakRecorder
     from pytest_gpuleak.adapters.protocol import (
         AllocationHistory,
         OriginLog,
@@ -164,6 +165,12 @@ class TorchFramework(Framework):
         from pytest_gpuleak.adapters.torch.settle_steps import free_workspaces_now
 
         free_workspaces_now()
+
+    def peak_recorder(self, is_user_file: Callable[[str], bool]) -> PeakRecorder | None:
+        """Return a recorder by torch's modes; None until torch is imported."""
+        from pytest_gpuleak.adapters.torch.peak_mode import record_peak
+
+        return record_peak(is_user_file)
 
     def reference_finders(self) -> Sequence[ReferenceFinder]:
         """Return the finder of references in torch's C++ objects."""

@@ -1,0 +1,193 @@
+"""Tell where a run is while its memory is recorded: the user's line, the phase, and the path of the module called."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import ref
+
+from pytest_gpuleak.heap import safe_access
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+    from pytest_gpuleak.model.findings import PeakPhase
+
+_USER: Final = 1
+_OPTIMIZER: Final = 2
+_COMPILER: Final = 3
+
+
+class Line(NamedTuple):
+    """A user's line, and the id of the frame that runs it."""
+
+    file: str
+    line: int
+    function: str
+    frame: int
+
+
+class Place(NamedTuple):
+    """Where an operator was called. `forward` is the line and module whose backward pass called it, if known.
+
+    `operator` is the operator's own name, or that of the autograd node that called it. A checkpoint that called it for the
+    second time, in a backward pass, has `recomputed` it.
+    """
+
+    line: Line | None
+    phase: PeakPhase
+    module: str
+    operator: str
+    forward: Line | None = None
+    recomputed: bool = False
+
+
+class Places:
+    """Places of a run, for each of its threads; keeps file names, line numbers and paths, and no frame or module."""
+
+    def __init__(self, torch: Any, is_user_file: Callable[[str], bool]) -> None:
+        self._is_user_file = is_user_file
+        folder = os.path.dirname(torch.__file__)  # noqa: PTH120 - paths are compared as text, for each operator
+        self._optimizers = os.path.join(folder, "optim", "")  # noqa: PTH118
+        self._compiler = os.path.join(folder, "_dynamo", "eval_frame.py")  # noqa: PTH118
+        self._kinds: dict[str, int] = {}
+        self._met: set[tuple[str, int]] = set()
+        self._threads = threading.local()
+        self._last: Line | None = None
+        self._forward: dict[int, tuple[Line | None, str]] = {}
+        self._paths: dict[int, tuple[Any, str]] = {}
+        self._sequence_number: Any = torch._C._autograd._get_sequence_nr
+        self.stage: PeakPhase = "call"
+        self.compiled = False
+        """Whether a function given to `torch.compile` was met: under a dispatch mode it runs uncompiled."""
+
+    # -- lines and phases
+
+    def place(self, operator: str, node: Any) -> Place:
+        """Return where the calling thread is; `node` is the autograd node that runs, None in a forward pass."""
+        line, in_optimizer = self._line()
+        stack = self._stack()
+        module = self._path(stack[-1]) if stack else ""
+        if node is None:
+            phase: PeakPhase = "optimizer" if in_optimizer else "forward" if stack else self.stage
+            # A node takes its number just before its operator is called (torch/csrc/autograd/function.h).
+            self._forward[self._sequence_number() - 1] = (line, module)
+            return Place(line, phase, module, operator)
+        forward, owner = self._forward.get(node._sequence_nr(), (None, ""))
+        if stack:  # a module that runs within a backward pass
+            return Place(line, "backward", module, operator, recomputed=True)
+        return Place(line, "backward", owner, node.name(), forward)
+
+    def _line(self) -> tuple[Line | None, bool]:
+        """Return the innermost user's line, and whether an optimizer called torch. A thread of C++ has the last line."""
+        in_optimizer = False
+        for frame in _frames(2):
+            code = frame.f_code
+            kind = self._kind(code.co_filename)
+            if kind == _USER:
+                if (code.co_filename, code.co_firstlineno) not in self._met:
+                    self._met.add((code.co_filename, code.co_firstlineno))
+                    self.compiled = self.compiled or self._is_compiled()
+                self._last = Line(code.co_filename, frame.f_lineno, code.co_name, id(frame))
+                return self._last, in_optimizer
+            in_optimizer = in_optimizer or kind == _OPTIMIZER
+        return self._last, in_optimizer
+
+    def _kind(self, file: str) -> int:
+        kind = self._kinds.get(file)
+        if kind is None:
+            kind = _COMPILER if file == self._compiler else 0
+            kind = _OPTIMIZER if file.startswith(self._optimizers) else kind or int(self._is_user_file(file))
+            self._kinds[file] = kind
+        return kind
+
+    def _is_compiled(self) -> bool:
+        return any(
+            self._kind(frame.f_code.co_filename) == _COMPILER and "compile" in frame.f_code.co_name
+            for frame in _frames(2)
+        )
+
+    def still_runs(self, place: Place) -> bool:
+        """Return whether the statement that made a storage still runs in the calling thread, in which the storage ends.
+
+        A thread of C++ without a frame of the user's runs a backward pass, in a statement of another thread. What a
+        checkpoint recomputes is used until its backward pass if it ends outside the module.
+        """
+        if place.recomputed:
+            return bool(self._stack())
+        seen = False
+        for frame in _frames(2):
+            if place.line is not None and id(frame) == place.line.frame:
+                return frame.f_lineno == place.line.line and frame.f_code.co_filename == place.line.file
+            seen = seen or self._kind(frame.f_code.co_filename) == _USER
+        return place.phase == "backward" and not seen
+
+    # -- modules
+
+    def _stack(self) -> list[int]:
+        try:
+            found: list[int] = self._threads.stack
+        except AttributeError:
+            found = self._threads.stack = []
+        return found
+
+    def enter(self, module: Any) -> bool:
+        """Note that a module is called; return whether it is an outermost call."""
+        stack = self._stack()
+        if self._path(id(module), module) == "":
+            root = safe_access.class_name(type(module))
+            self._name(module, f"{self._path(stack[-1])}.{root}" if stack else root)
+        stack.append(id(module))
+        return len(stack) == 1
+
+    def leave(self, module: Any) -> None:
+        """Note that a module's call has ended, and the calls within it that have raised."""
+        stack = self._stack()
+        while id(module) in stack and stack.pop() != id(module):
+            pass
+
+    def _path(self, key: int, module: Any = None) -> str:
+        known, path = self._paths.get(key, (None, ""))
+        return path if known is not None and (module is None or known() is module) else ""
+
+    def _name(self, module: Any, path: str) -> None:
+        """Name a module and those below it that have no name from an earlier call."""
+        for inner, name in parts_below(module, path):
+            if not self._path(id(inner), inner):
+                self._paths[id(inner)] = (ref(inner), name)
+
+    def path_of(self, module: Any) -> str:
+        """Return the path of a module, from the model that was called; the name of its class before that."""
+        return self._path(id(module), module) or safe_access.class_name(type(module))
+
+
+def parts_below(module: Any, path: str) -> Iterator[tuple[Any, str]]:
+    """Yield a module and the modules below it, each once, with their paths."""
+    todo, seen = [(module, path)], {id(module)}
+    while todo:
+        inner, name = todo.pop()
+        yield inner, name
+        for key, part in registered(inner, "_modules"):
+            if id(part) not in seen:
+                seen.add(id(part))
+                todo.append((part, f"{name}.{key}"))
+
+
+def registered(module: Any, kind: str) -> list[tuple[str, Any]]:
+    """Return a module's own ``_modules``, ``_parameters`` or ``_buffers`` that are set, without its code."""
+    found = (safe_access.instance_dict(module) or {}).get(kind)
+    return [(key, part) for key, part in found.items() if part is not None] if type(found) is dict else []
+
+
+def _frames(above: int) -> Iterator[FrameType]:
+    """Yield the calling thread's frames; none in a thread of C++."""
+    try:
+        frame: FrameType | None = sys._getframe(above)
+    except ValueError:
+        return
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

@@ -1,0 +1,161 @@
+"""What filled the memory at its peak, as plain data: rows that add up. Pure: blocks in, rows and a line of arithmetic out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pytest_gpuleak.model.findings import PeakPart
+from pytest_gpuleak.model.source_files import shorten
+from pytest_gpuleak.model.text import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_gpuleak.model.findings import Origin, Peak, PeakCategory
+
+MAX_ROWS: Final = 10
+"""Most parts of a peak; the last of so many is `smaller`."""
+
+_SMALL: Final = 50
+"""PeakPart of the peak (1/50) below which two rows and more are joined to one."""
+
+_PLURALS: Final = {"optimizer state": "optimizer state", "held": "held", "temporary": "temporaries"}
+_UNUSED: Final = "no backward pass used them (torch.no_grad keeps none)"
+_WITHOUT: Final = {
+    "activation": "the activations",
+    "gradient": "the gradients",
+    "held": "what is held",
+    "input": "the inputs",
+    "optimizer state": "the optimizer state",
+    "temporary": "the temporaries",
+}
+"""What the line of arithmetic leaves out; a model's parameters are what the test is about."""
+
+_NUMBERS: Final = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+class Block(NamedTuple):
+    """One storage alive at the peak, of `bytes`; `forward` is the line whose backward pass made it, by `operator`."""
+
+    category: PeakCategory
+    bytes: int
+    dtype: str
+    shape: tuple[int, ...]
+    module: str = ""
+    created: Origin | None = None
+    forward: str = ""
+    operator: str = ""
+
+
+def group_blocks(blocks: Iterable[Block]) -> tuple[PeakPart, ...]:
+    """Group the blocks of a peak by purpose, form and line: at most `MAX_ROWS` parts, which add up to their bytes."""
+    groups: dict[tuple[object, ...], list[Block]] = defaultdict(list)
+    for block in blocks:
+        if block.bytes > 0:
+            groups[block.category, block.created, block.shape, block.dtype, block.forward].append(block)
+    rows = sorted(map(_part_of, groups.values()), key=lambda row: -row.bytes)  # of equal ones the oldest first
+    total = sum(row.bytes for row in rows)
+    shown = [row for row in rows[: MAX_ROWS - 1] if row.bytes * _SMALL >= total]
+    rest = rows[len(shown) :]
+    if len(rest) < 2:
+        return tuple(rows)
+    return (*shown, _joined(rest))
+
+
+def _part_of(blocks: Sequence[Block]) -> PeakPart:
+    first = blocks[0]
+    note = ""
+    if first.forward:
+        note = f"backward of {first.forward}" + (f" ({first.operator})" if first.operator else "")
+    return PeakPart(
+        category=first.category,
+        module=common_module([block.module for block in blocks]),
+        bytes=sum(block.bytes for block in blocks),
+        count=len(blocks),
+        dtype=first.dtype,
+        shape=first.shape,
+        created=first.created,
+        note=note,
+    )
+
+
+def _joined(rows: Sequence[PeakPart]) -> PeakPart:
+    by_category: dict[PeakCategory, list[int]] = defaultdict(lambda: [0, 0])
+    for row in rows:
+        by_category[row.category][0] += row.bytes
+        by_category[row.category][1] += row.count
+    ranked = sorted(by_category.items(), key=lambda entry: -entry[1][0])
+    note = ", ".join(f"{_named(category, count)} {format_bytes(size)}" for category, (size, count) in ranked)
+    return PeakPart("smaller", "", sum(row.bytes for row in rows), sum(row.count for row in rows), note=note)
+
+
+def _named(category: str, count: int) -> str:
+    return category if count == 1 else _PLURALS.get(category, f"{category}s")
+
+
+def located(peak: Peak, root: str) -> Peak:
+    """Return a peak whose files below the folder `root` are relative to it."""
+    moment = peak.moment
+    if moment is not None and moment.file is not None:
+        moment = dataclasses.replace(moment, file=shorten(moment.file, root))
+    parts = tuple(
+        part
+        if part.created is None
+        else dataclasses.replace(part, created=dataclasses.replace(part.created, file=shorten(part.created.file, root)))
+        for part in peak.parts
+    )
+    return dataclasses.replace(peak, moment=moment, parts=parts)
+
+
+def common_module(paths: Iterable[str]) -> str:
+    """Return the path of one module, or what several have in common (``Net.body.*``); empty if some have none."""
+    different = sorted(set(paths))
+    if len(different) == 1:
+        return different[0]
+    levels = zip(*(path.split(".") for path in different), strict=False)
+    shared = [level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels)]
+    return ".".join([*shared, "*"]) if shared else ""
+
+
+def with_total(peak: Peak, counted: int) -> Peak:
+    """Return a peak whose bytes are those that a device has `counted`; what no part has of them is unexplained.
+
+    A counter below the parts is no measure of them: the parts stand, and the peak says what it lacks.
+    """
+    explained = sum(part.bytes for part in peak.parts)
+    if counted < explained:
+        lack = f"the device counted {format_bytes(counted)}, less than the tensors have"
+        return dataclasses.replace(peak, lacks=(*peak.lacks, lack))
+    return dataclasses.replace(peak, bytes=counted, unexplained_bytes=counted - explained)
+
+
+def sum_of(peak: Peak, budget: int | None) -> str:
+    """Return the line of arithmetic on what would bring a peak under a budget in bytes; empty if nothing is told.
+
+    Only what was measured is said: the sum without a part, and that no backward pass has used what a graph saved.
+    """
+    categories: dict[str, int] = defaultdict(int)
+    for part in peak.parts:
+        categories[part.category] += part.bytes
+    activations = categories.get("activation", 0)
+    if budget is None:
+        return f"activations: {_UNUSED}" if activations * 2 > peak.bytes and not peak.backward else ""
+    first = peak.parts[0] if peak.parts else None
+    equal = [part for part in peak.parts if first and (part.bytes, part.shape) == (first.bytes, first.shape)]
+    if len(equal) > 1 and equal[0].category != "smaller":
+        number = _NUMBERS[len(equal)]
+        return f"without any one of the {number}: {_against(peak.bytes - equal[0].bytes, budget)}; the {number} are one shape"
+    freed = {name: size for name, size in categories.items() if name in _WITHOUT}
+    if not freed:
+        return ""
+    largest = max(freed, key=freed.__getitem__)
+    line = f"without {_WITHOUT[largest]}: {_against(peak.bytes - freed[largest], budget)}"
+    return f"{line}; {_UNUSED}" if largest == "activation" and not peak.backward else line
+
+
+def _against(rest: int, budget: int) -> str:
+    over = rest - budget
+    return f"{format_bytes(rest)}, " + ("within the budget" if over <= 0 else f"still {format_bytes(over)} over")
