@@ -91,9 +91,9 @@ class Frameworks:
         for framework in self.members:
             framework.free_workspaces()
 
-    def peak_recorder(self, is_user_file: Callable[[str], bool]) -> PeakRecorder | None:
+    def peak_recorder(self, is_user_file: Callable[[str], bool], device: str | None = None) -> PeakRecorder | None:
         """Return the first framework's recorder of peaks; None where none has one."""
-        found = (framework.peak_recorder(is_user_file) for framework in self.members)
+        found = (framework.peak_recorder(is_user_file, device) for framework in self.members)
         return next((recorder for recorder in found if recorder is not None), None)
 
     def pool_growth(self, grown: int) -> int:

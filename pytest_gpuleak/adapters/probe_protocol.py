@@ -161,6 +161,12 @@ class PeakRecorder(Protocol):
     def stage(self, stage: PeakPhase) -> None:
         """Tell which stage of a test runs."""
 
+    def pause(self) -> None:
+        """Count what is made from now on as there before: the setup of a fixture that outlives the test."""
+
+    def resume(self) -> None:
+        """Record again."""
+
     def devices(self) -> Sequence[str]:
         """Return the devices on which memory was taken, the one with the highest peak first, the host last."""
 

@@ -387,9 +387,9 @@ class Framework(Protocol):
         """Free what its libraries keep on devices between calls, where that takes no wait for a device."""
         return None  # noqa: RET501 - a default, not an abstract method
 
-    def peak_recorder(self, is_user_file: Callable[[str], bool]) -> PeakRecorder | None:
-        """Return a recorder of what fills its devices and its arrays on the host; None without, or until it is imported."""
-        del is_user_file
+    def peak_recorder(self, is_user_file: Callable[[str], bool], device: str | None = None) -> PeakRecorder | None:
+        """Return a recorder of what fills a `device` (None: any, and the host); None if it has no such device or recorder."""
+        del is_user_file, device
         return None
 
     def pool_growth(self, grown: int) -> int:

@@ -285,6 +285,7 @@ class Finding:
         until_teardown: whether a wider fixture alone holds it, whose teardown judges it.
         provisional: whether its holder is what a short walk has told, and is still to be searched for.
         judged: how the verdict came about, and what was not done; None for budgets.
+        peak: what filled the memory at its peak, for a budget, where the test was run again for it; else None.
     """
 
     kind: FindingKind
@@ -310,6 +311,7 @@ class Finding:
     until_teardown: bool = False
     judged: Judged | None = None
     provisional: bool = False
+    peak: Peak | None = None
 
     def __post_init__(self) -> None:
         # A finding made with `dataclasses.replace` may have another kind, and the code of the one before.
@@ -396,6 +398,9 @@ _PARTS: Final[dict[str, type[Any]]] = {
     "autograd": Autograd,
     "contributions": Contribution,
     "judged": Judged,
+    "peak": Peak,
+    "moment": PeakMoment,
+    "parts": PeakPart,
 }
 """Dataclasses of the fields that hold one or several."""
 

@@ -24,15 +24,14 @@ _SMALL: Final = 50
 
 _PLURALS: Final = {"optimizer state": "optimizer state", "held": "held", "temporary": "temporaries"}
 _UNUSED: Final = "no backward pass used them (torch.no_grad keeps none)"
-_WITHOUT: Final = {
+_TOGETHER: Final = {
     "activation": "the activations",
     "gradient": "the gradients",
-    "held": "what is held",
-    "input": "the inputs",
     "optimizer state": "the optimizer state",
-    "temporary": "the temporaries",
 }
-"""What the line of arithmetic leaves out; a model's parameters are what the test is about."""
+"""What the line of arithmetic leaves out as a whole; of other uses it leaves out one row. A model's parameters stay."""
+
+_ALONE: Final = ("held", "input", "temporary")
 
 _NUMBERS: Final = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
@@ -148,12 +147,17 @@ def sum_of(peak: Peak, budget: int | None) -> str:
     if len(equal) > 1 and equal[0].category != "smaller":
         number = _NUMBERS[len(equal)]
         return f"without any one of the {number}: {_against(peak.bytes - equal[0].bytes, budget)}; the {number} are one shape"
-    freed = {name: size for name, size in categories.items() if name in _WITHOUT}
-    if not freed:
+    without = {_TOGETHER[name]: size for name, size in categories.items() if name in _TOGETHER}
+    without.update((f"the {_form(row)}", row.bytes) for row in peak.parts if row.category in _ALONE)
+    what = max(without, key=without.__getitem__, default="")
+    if not what or without[what] == peak.bytes:
         return ""
-    largest = max(freed, key=freed.__getitem__)
-    line = f"without {_WITHOUT[largest]}: {_against(peak.bytes - freed[largest], budget)}"
-    return f"{line}; {_UNUSED}" if largest == "activation" and not peak.backward else line
+    line = f"without {what}: {_against(peak.bytes - without[what], budget)}"
+    return f"{line}; {_UNUSED}" if what == _TOGETHER["activation"] and not peak.backward else line
+
+
+def _form(row: PeakPart) -> str:
+    return f"{row.count} x {row.dtype} [{', '.join(map(str, row.shape))}]"
 
 
 def _against(rest: int, budget: int) -> str:

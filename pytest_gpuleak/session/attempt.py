@@ -6,19 +6,22 @@ import os
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+import pytest
+
 from pytest_gpuleak.model.outcomes import CHECKED, Outcome, TestRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
-    import pytest
-
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.outcomes import Verdict
     from pytest_gpuleak.model.policy import Policy, Settings
     from pytest_gpuleak.session.faults import Faults
+
+ATTEMPTS: pytest.StashKey[AttemptLog] = pytest.StashKey()
+"""Key in the config's stash of the log of attempts, where the leak check is on."""
 
 OUTCOME_WORDS: dict[Outcome, str] = {
     "failed": "failed", "skipped": "was skipped", "xfailed": "xfailed", "error": "erred",

@@ -17,7 +17,7 @@ from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.heap.collector import epochs_supported, installed
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 from pytest_gpuleak.reports.atomic_write import make_folders
-from pytest_gpuleak.session.attempt import AttemptLog
+from pytest_gpuleak.session.attempt import ATTEMPTS, AttemptLog
 from pytest_gpuleak.session.ci import read_surroundings
 from pytest_gpuleak.session.closing import (
     CHECK_FAULTS_KEY,
@@ -125,7 +125,7 @@ class Session:
         # Keep clean tests' details only if something reads them.
         self._detailed = bool(self._is_worker or settings.report_paths or settings.top or surroundings or baseline)
         ledger = RunRecords(detailed=self._detailed)
-        attempts = AttemptLog(config, settings, name, lines)
+        attempts = config.stash[ATTEMPTS] = AttemptLog(config, settings, name, lines)
         self._safeguards = RunSafeguards(attempts)
         knowledge = SessionKnowledge(
             str(config.rootpath),

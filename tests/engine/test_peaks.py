@@ -153,3 +153,38 @@ def test_a_probe_that_raises_ends_the_measuring_and_nothing_else(
     devices.broken = ""
     meter.begin()
     assert meter.peaks() == {}
+
+
+class Recorder:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def pause(self) -> None:
+        self.told.append("pause")
+
+    def resume(self) -> None:
+        self.told.append("resume")
+
+
+def test_another_run_is_measured_apart(devices: FakeDevices, meter: PeakMeter) -> None:
+    meter.begin()
+    with devices.taken(30):
+        pass
+    meter.end()
+    devices.take(5)
+    recorder = Recorder()
+    with meter.measured_apart(recorder):  # type: ignore[arg-type] # what is asked of it
+        meter.pause()
+        devices.take(100)
+        meter.resume()
+        with devices.taken(7):
+            pass
+        assert mib(meter.peaks()["fake:0"].allocated) == (105, 7, 112)
+    assert recorder.told == ["pause", "resume"]
+    assert not meter.active
+    assert mib(meter.peaks()["fake:0"].allocated) == (0, 30, 30)
+    meter.begin()
+    meter.pause()
+    assert recorder.told == ["pause", "resume"]

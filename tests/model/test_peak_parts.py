@@ -117,7 +117,7 @@ UNUSED = "no backward pass used them (torch.no_grad keeps none)"
             f"without the activations: 5.0 MiB, within the budget; {UNUSED}",
         ),
         ([("activation", 40), ("parameter", 5)], True, "without the activations: 5.0 MiB, within the budget"),
-        ([("held", 40), ("parameter", 15)], True, "without what is held: 15.0 MiB, still 3.0 MiB over"),
+        ([("held", 40), ("parameter", 15)], True, "without the 1 x float32 [1]: 15.0 MiB, still 3.0 MiB over"),
         (
             [("activation", 64), ("temporary", 64), ("temporary", 64), ("parameter", 2)],
             True,
@@ -129,6 +129,7 @@ UNUSED = "no backward pass used them (torch.no_grad keeps none)"
             "without the optimizer state: 40.0 MiB, still 28.0 MiB over",
         ),
         ([("parameter", 40)], True, ""),
+        ([("held", 40)], True, ""),
         ([], True, ""),
     ],
 )

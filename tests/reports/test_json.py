@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pytest_gpuleak.model import findings
 from pytest_gpuleak.model import records as run_records
 from pytest_gpuleak.model.findings import Autograd, FixtureRecord, decode_finding, encode_finding
+from pytest_gpuleak.model.peak_parts import MAX_ROWS
 from pytest_gpuleak.reports import formats
 from pytest_gpuleak.reports.formats import write_report
 from pytest_gpuleak.reports.json.plain import MAX_TEXT
@@ -45,6 +46,29 @@ HOLDERS = st.builds(
     st.none() | TEXTS,
     st.none() | LINES,
 )
+PEAKS = st.builds(
+    findings.Peak,
+    TEXTS,
+    COUNTS,
+    st.none()
+    | st.builds(
+        findings.PeakMoment, st.none() | TEXTS, st.none() | LINES, TEXTS, st.sampled_from(get_args(findings.PeakPhase))
+    ),
+    st.lists(
+        st.builds(
+            findings.PeakPart,
+            st.sampled_from(get_args(findings.PeakCategory)),
+            TEXTS,
+            COUNTS,
+            COUNTS,
+            shape=st.tuples(COUNTS, COUNTS) | st.just(()),
+            created=st.none() | ORIGINS,
+        ),
+        max_size=2,
+    ).map(tuple),
+    COUNTS,
+    lacks=st.lists(TEXTS, max_size=2).map(tuple),
+)
 FINDINGS = st.builds(
     findings.Finding,
     kind=st.sampled_from(get_args(findings.FindingKind)),
@@ -63,6 +87,7 @@ FINDINGS = st.builds(
     why_unconfirmed=st.none() | TEXTS,
     until_teardown=st.booleans(),
     provisional=st.booleans(),
+    peak=st.none() | PEAKS,
     judged=st.none() | st.builds(findings.Judged, COUNTS, TEXTS, st.lists(TEXTS, max_size=2).map(tuple), TEXTS, TEXTS),
 )
 MANY = st.lists(FINDINGS, max_size=2).map(tuple)
@@ -164,6 +189,9 @@ def test_the_schema_knows_every_field(validator: jsonschema.Draft202012Validator
         "edit": findings.Edit,
         "autograd": Autograd,
         "judged": findings.Judged,
+        "peak": findings.Peak,
+        "peakMoment": findings.PeakMoment,
+        "peakPart": findings.PeakPart,
         "knownLeak": findings.KnownLeak,
     }.items():
         fields = set(getattr(record, "_fields", None) or (field.name for field in dataclasses.fields(record)))
@@ -173,6 +201,9 @@ def test_the_schema_knows_every_field(validator: jsonschema.Draft202012Validator
         assert set(definitions[name]["properties"]) == fields, name
         assert set(definitions[name]["required"]) == fields, name
     assert definitions["finding"]["properties"]["kind"]["enum"] == list(get_args(findings.FindingKind))
+    assert definitions["peakPart"]["properties"]["category"]["enum"] == list(get_args(findings.PeakCategory))
+    assert definitions["peakMoment"]["properties"]["phase"]["enum"] == list(get_args(findings.PeakPhase))
+    assert definitions["peak"]["properties"]["parts"]["maxItems"] == MAX_ROWS
     assert definitions["finding"]["properties"]["tensors"]["maxItems"] == findings.MAX_ARRAYS_SHOWN
     assert definitions["test"]["properties"]["verdict"]["enum"] == list(get_args(run_records.Verdict))
     assert definitions["test"]["properties"]["outcome"]["enum"] == list(get_args(run_records.Outcome))

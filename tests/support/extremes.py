@@ -49,6 +49,32 @@ HOLDERS = st.builds(
 )
 ARRAYS = st.builds(findings.ArrayInfo, some(SIZES), TEXTS, TEXTS, SIZES, SIZES, st.none() | ORIGINS, TEXTS, TEXTS)
 PARTS = st.builds(findings.Contribution, TEXTS, SIZES, SIZES, st.none() | ORIGINS, st.none() | HOLDERS)
+PEAKS = st.builds(
+    findings.Peak,
+    TEXTS,
+    SIZES,
+    st.none()
+    | st.builds(
+        findings.PeakMoment, st.none() | TEXTS, st.none() | LINES, TEXTS, words(findings.PeakPhase), TEXTS, TEXTS, TEXTS
+    ),
+    some(
+        st.builds(
+            findings.PeakPart,
+            words(findings.PeakCategory),
+            TEXTS,
+            SIZES,
+            SIZES,
+            TEXTS,
+            some(SIZES),
+            st.none() | ORIGINS,
+            TEXTS,
+        )
+    ),
+    SIZES,
+    st.booleans(),
+    st.booleans(),
+    some(TEXTS),
+)
 FINDINGS = st.builds(
     findings.Finding,
     kind=words(findings.FindingKind),
@@ -73,6 +99,7 @@ FINDINGS = st.builds(
     baseline=st.none() | st.builds(findings.BaselineStatus, st.sampled_from(["known", "grown", "new"]), TEXTS),
     until_teardown=st.booleans(),
     provisional=st.booleans(),
+    peak=st.none() | PEAKS,
     judged=st.none() | st.builds(findings.Judged, SIZES, TEXTS, some(TEXTS), *[TEXTS] * 5),
 )
 TESTS = st.builds(

@@ -166,11 +166,11 @@ class TorchFramework(Framework):
 
         free_workspaces_now()
 
-    def peak_recorder(self, is_user_file: Callable[[str], bool]) -> PeakRecorder | None:
-        """Return a recorder by torch's modes; None until torch is imported."""
+    def peak_recorder(self, is_user_file: Callable[[str], bool], device: str | None = None) -> PeakRecorder | None:
+        """Return a recorder by torch's modes; None until torch is imported, and for a device of another framework."""
         from pytest_gpuleak.adapters.torch.peak_mode import record_peak
 
-        return record_peak(is_user_file)
+        return record_peak(is_user_file, device)
 
     def reference_finders(self) -> Sequence[ReferenceFinder]:
         """Return the finder of references in torch's C++ objects."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuleak.adapters.arrays import walk_arrays
 from pytest_gpuleak.adapters.creation_lines import origin_at, printable
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
-from pytest_gpuleak.adapters.torch.lookup import loaded_torch, torch_module
+from pytest_gpuleak.adapters.torch.lookup import accelerator_names, loaded_torch, torch_module
 from pytest_gpuleak.adapters.torch.peak_facts import Roles, SavedTensors
 from pytest_gpuleak.adapters.torch.peak_places import Line, Place, Places
 from pytest_gpuleak.adapters.torch.peak_storages import Record, Storages
@@ -73,6 +73,14 @@ class PeakRecord:
     def stage(self, stage: PeakPhase) -> None:
         """Tell which stage of a test runs, which is the phase outside models, backward passes and optimizers."""
         self._places.stage = stage
+
+    def pause(self) -> None:
+        """Count what is made from now on as there before: the setup of a fixture that outlives the test."""
+        self._storages.paused = True
+
+    def resume(self) -> None:
+        """Record again."""
+        self._storages.paused = False
 
     def _enter_thread(self, context: contextlib.ExitStack | None = None) -> None:
         """Enter the modes in the calling thread, until the context or the thread ends."""
@@ -200,10 +208,12 @@ class PeakRecord:
         )
 
 
-def record_peak(is_user_file: Callable[[str], bool]) -> PeakRecord | None:
-    """Return a recorder for the imported torch; None if it is not imported."""
+def record_peak(is_user_file: Callable[[str], bool], device: str | None) -> PeakRecord | None:
+    """Return a recorder for the imported torch; None if it is not imported, or has no `device` of this kind."""
     torch = loaded_torch()
-    return None if torch is None else PeakRecord(torch, is_user_file)
+    if torch is None or (device is not None and device.partition(":")[0] not in accelerator_names(torch)):
+        return None
+    return PeakRecord(torch, is_user_file)
 
 
 def _modes(torch: Any, record: PeakRecord) -> tuple[Any, Any]:

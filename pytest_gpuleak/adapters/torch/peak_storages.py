@@ -12,6 +12,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
+from pytest_gpuleak.adapters.torch.storages import StorageReference
 from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.heap.collector import get_objects, whole_heap
 from pytest_gpuleak.heap.type_sieve import TypeSieve
@@ -65,7 +66,9 @@ class Storages:
         self._plain = frozenset((torch.Tensor, torch.nn.Parameter))
         self._places = places
         self._resizes = functools.cache(_resizes)
-        self._before: set[int] = set()
+        self._before: dict[int, StorageReference] = {}  # while a C++ reference is held, no storage gets the address
+        self._base: Any = torch._C.StorageBase
+        self.paused = False
         self._alive: dict[int, _Handle] = {}
         self._count = 0
         self._left: list[Record] = []
@@ -76,7 +79,12 @@ class Storages:
         with whole_heap():
             for tensor in TypeSieve(lambda kind: is_kind_of(kind, tensor_class)).pick(get_objects()):
                 with contextlib.suppress(Exception):  # sparse and wrapping tensors have none
-                    self._before.add(self._address(tensor))
+                    self._keep_apart(self._address(tensor), tensor)
+
+    def _keep_apart(self, key: int, tensor: Any) -> None:
+        if key not in self._before:
+            with self._no_overrides():
+                self._before[key] = StorageReference(self._base, self._storage_of(tensor))
 
     def find(self, tensor: Any) -> Record | None:
         """Return the record of a tensor's storage; None if it was there before, or the tensor has none."""
@@ -92,6 +100,9 @@ class Storages:
         handle = self._alive.get(key)
         if handle is None:
             if key == 0 or key in self._before:
+                return None
+            if self.paused:
+                self._keep_apart(key, tensor)
                 return None
         elif not self._resizes(operator):
             return handle.record
@@ -146,6 +157,7 @@ class Storages:
     def close(self) -> None:
         """End the record: what is released from now on is told no more."""
         self._left = [handle.record for handle in self._alive.values()]
+        self._before.clear()
         self._alive = {}
 
     def at_peak(self, device: str) -> tuple[Record, list[Record]] | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.probe_protocol import total_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
+    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading, PeakRecorder
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.model.outcomes import FixturePlace
     from pytest_gpuleak.model.peaks import DevicePeak
@@ -36,6 +37,23 @@ class PeakMeter:
         self.active = False
         self.fault = ""
         self._error = ""
+        self._recorder: PeakRecorder | None = None
+
+    @contextlib.contextmanager
+    def measured_apart(self, recorder: PeakRecorder) -> Iterator[None]:
+        """Measure another run within the context, without those parts that pauses leave out for the `recorder` too.
+
+        After the context, `peaks` returns what was measured before it.
+        """
+        kept = self._gauges, self._paused, self._torn_down
+        self._gauges, self._paused, self._torn_down = {}, [], set()
+        self._recorder = recorder
+        try:
+            self.begin()
+            yield
+        finally:
+            self._recorder, self.active = None, False
+            self._gauges, self._paused, self._torn_down = kept
 
     def begin(self) -> None:
         """Begin to measure an attempt of a test: what is allocated now is not its own."""
@@ -69,6 +87,8 @@ class PeakMeter:
     def pause(self) -> None:
         """Pause for a higher-scoped fixture, whose growth is not the test's. May be nested."""
         if self.active:
+            if self._recorder is not None:
+                self._recorder.pause()
             readings = {} if self._paused else self._read()
             if not self._paused:
                 self._observe(readings, own=True)
@@ -81,6 +101,8 @@ class PeakMeter:
         before = self._paused.pop()
         if self._paused:
             return  # within another pause
+        if self._recorder is not None:
+            self._recorder.resume()
         readings = self._read(restart=True)
         self._observe(readings, own=False)
         for key, (now, _) in readings.items():

@@ -66,7 +66,7 @@ def run_again(rerun: Rerun, limit_s: float, hang: Hang) -> RerunResult:
     stop_timer(item)
     try:
         with (
-            notice(item.config, f"running {item.nodeid} again to tell whether it leaks") as hang.notice,
+            notice(item.config, f"running {item.nodeid} again {rerun.purpose}") as hang.notice,
             unseen(item) as hidden,
         ):
             hang.lift = hidden.lift
@@ -82,12 +82,16 @@ def run_again(rerun: Rerun, limit_s: float, hang: Hang) -> RerunResult:
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Rerun:
-    """A run of a test within `tracing`; the call is left out if the setup has `decided` what it is made for."""
+    """A run of a test within `tracing`, for a `purpose` that a notice tells.
+
+    The call is left out if the setup has `decided` what it is made for.
+    """
 
     item: pytest.Item
     nextitem: pytest.Item | None
     tracing: AbstractContextManager[object]
     decided: Callable[[], bool] | None
+    purpose: str
 
     timed_out = _began = _is_decided = False
     why = ""

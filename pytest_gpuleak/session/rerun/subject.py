@@ -46,6 +46,7 @@ class ItemSubject:
     attempts: AttemptLog
     letting_go: Callable[[], AbstractContextManager[object]]
     users_steps: Callable[[str], Sequence[SettleStep]]
+    purpose: str = "to tell whether it leaks"
 
     counts_running_frames = False
 
@@ -71,7 +72,7 @@ class ItemSubject:
         """See `Subject`. If it hangs, the session ends with what is known."""
         attempts = self.attempts
         hang = Hang(attempts, "its re-run", RERUN_ADVICE, self.item, known)
-        rerun = Rerun(self.item, self.nextitem, tracing, decided)
+        rerun = Rerun(self.item, self.nextitem, tracing, decided, self.purpose)
         if attempts.note_rerun is not None:
             attempts.note_rerun(hang.record("the process died while the test was run again"))
         attempts.rerunning = True

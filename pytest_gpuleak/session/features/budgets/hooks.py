@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +22,7 @@ from pytest_gpuleak.session.features.budgets.budget import (
     parse_budget,
     why_not_accepted,
 )
+from pytest_gpuleak.session.fixture_hooks import PLUGIN_ERRORS
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.options import BUDGET_MARKER
 from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, shared_meter
@@ -30,8 +32,10 @@ from pytest_gpuleak.session.xdist_keys import UNCHECKED_BUDGETS_KEY
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from pytest_gpuleak.adapters.probe_protocol import PeakRecorder
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
     from pytest_gpuleak.model.readings import ArrayReading
+    from pytest_gpuleak.session.attempt import AttemptLog
 
 BLOCKS_SHOWN = 5
 
@@ -50,6 +54,12 @@ class BudgetHooks:
         self._meter = meter
         self._default = None if default is None else Budget(default, source=BUDGET_OPTION)
         self._unchecked: dict[str, str] = {}  # by nodeid: of several attempts of a test the last counts
+        self._excess: Excess | None = None
+        self._failed = False
+        self._duration_s = 0.0
+        self._nextitem: pytest.Item | None = None
+        self._recorder: PeakRecorder | None = None
+        """Records while a test is run again that was over its budget."""
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Request frameworks from a conftest.py where the leak check, which otherwise does it, is off."""
@@ -66,7 +76,10 @@ class BudgetHooks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Forget what an earlier attempt exceeded."""
-        if self._meter.active:
+        if self._recorder is not None:
+            self._recorder.stage("setup")
+        elif self._meter.active:
+            self._excess, self._failed, self._duration_s = None, False, 0.0
             if BUDGET_FINDING in item.stash:
                 del item.stash[BUDGET_FINDING]
             self._unchecked.pop(item.nodeid, None)
@@ -75,6 +88,9 @@ class BudgetHooks:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Judge within a call that has passed, so that the failure is an ordinary failure for xfail and reruns too."""
         __tracebackhide__ = True  # a failure's text shows only the user's frames, as without the plugin
+        if self._recorder is not None:
+            self._recorder.stage("call")
+            return (yield)
         result = yield
         # Inactive during a re-run of the leak check. unittest keeps failures and skips on the item and raises nothing.
         if self._meter.active and not getattr(item, "_excinfo", None):
@@ -83,12 +99,51 @@ class BudgetHooks:
                 pytest.fail(text, pytrace=False)
         return result
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_teardown(self, nextitem: pytest.Item | None) -> None:
+        """Note which fixtures are to stay: a re-run's teardown must leave the same."""
+        if self._recorder is None:
+            self._nextitem = nextitem
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, object, object]:
-        """Hide the plugin's frames from a failure where the leak check, which otherwise does it, is off."""
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Explain the peak of a failed test once its teardown is over.
+
+        Hide the plugin's frames from a failure where the leak check, which otherwise does it, is off.
+        """
         if call.excinfo is not None:
             drop_own_frames(call.excinfo.value)
-        return (yield)
+        report = yield
+        if self._excess is not None and self._recorder is None:
+            self._duration_s += report.duration
+            if call.when == "call":
+                self._failed = report.failed  # an expected failure needs no explanation
+            elif call.when == "teardown":
+                excess, self._excess = self._excess, None
+                if self._failed:
+                    self._explain(item, excess, report)
+        return report
+
+    def _explain(self, item: pytest.Item, excess: Excess, report: pytest.TestReport) -> None:
+        """Add a section to the report that tells what filled the memory, and the peak to the finding."""
+        from pytest_gpuleak.session.features.budgets.explaining import SECTION, OverBudget, explain_excess
+
+        def begin(recorder: PeakRecorder) -> None:
+            self._recorder = recorder
+
+        test = OverBudget(item, self._nextitem, excess, self._duration_s)
+        try:
+            found = explain_excess(test, self._meter, running_attempts(item), begin)
+        except PLUGIN_ERRORS as error:  # the budget was exceeded all the same
+            report.sections.append((SECTION, clean_text(f"not recorded: {type(error).__name__}: {error}", 200)))
+            return
+        finally:
+            self._recorder = None
+        if found is not None:
+            report.sections.append((SECTION, found.text))
+            item.stash[BUDGET_FINDING] = dataclasses.replace(item.stash[BUDGET_FINDING], peak=found.peak)
 
     def _judge(self, item: pytest.Item) -> str | None:
         marks = closest_first(item, BUDGET_MARKER)
@@ -108,6 +163,7 @@ class BudgetHooks:
             self._unchecked[item.nodeid] = verdict
         if not isinstance(verdict, Excess):
             return None
+        self._excess = verdict
         alive = _alive_on(item.config, verdict.device)
         item.stash[BUDGET_FINDING] = finding_of(verdict, alive)
         return describe_excess(verdict, alive)
@@ -122,6 +178,22 @@ class BudgetHooks:
         """Write a line if budgets could not be checked."""
         if self._unchecked:
             terminalreporter.line(describe_unchecked(self._unchecked.values()))
+
+
+def running_attempts(item: pytest.Item) -> AttemptLog:
+    """Return the log of the leak check's attempts; where that is off, one for the re-run of a test alone."""
+    from pytest_gpuleak.session.attempt import ATTEMPTS, AttemptLog
+
+    found = item.config.stash.get(ATTEMPTS, None)
+    if found is not None:
+        return found
+    from pytest_gpuleak.session.config.markers import policy_of
+    from pytest_gpuleak.session.config.settings import read_settings
+
+    settings = read_settings(item.config)
+    attempts = AttemptLog(item.config, settings, "main", [])
+    attempts.begin(item.nodeid, policy_of(item, settings))
+    return attempts
 
 
 def _alive_on(config: pytest.Config, device: str) -> tuple[Contribution, ...]:

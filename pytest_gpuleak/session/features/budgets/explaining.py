@@ -1,0 +1,106 @@
+"""Run a test again that was over its budget, and tell what filled the memory at its peak. Loaded for an excess alone."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_gpuleak.heap.collector import collect_whole
+from pytest_gpuleak.model.peak_parts import located, with_total
+from pytest_gpuleak.model.source_files import is_user_file
+from pytest_gpuleak.model.text import clean_text, format_bytes
+from pytest_gpuleak.reports.terminal.peak import render_peak
+from pytest_gpuleak.session.frameworks import shared_frameworks
+from pytest_gpuleak.session.rerun.subject import ItemSubject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pytest
+
+    from pytest_gpuleak.adapters.probe_protocol import PeakRecorder
+    from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
+    from pytest_gpuleak.model.findings import Peak
+    from pytest_gpuleak.model.peaks import DevicePeak
+    from pytest_gpuleak.session.attempt import AttemptLog
+    from pytest_gpuleak.session.features.budgets.budget import Excess
+
+SECTION = "what filled the memory at its peak, recorded in a re-run after teardown"
+"""Name of the report's section. pytest shows sections of a passed teardown with "teardown" in their names alone."""
+
+PURPOSE = "to tell what filled the memory at its peak"
+
+_SAME = 100
+"""Part of the peak (1/100) by which two runs of a test may differ before both peaks are told."""
+
+
+class OverBudget(NamedTuple):
+    """A test over its budget, whose teardown is over: `expected_s` is what its run took, in seconds."""
+
+    item: pytest.Item
+    nextitem: pytest.Item | None
+    excess: Excess
+    expected_s: float
+
+
+class Explained(NamedTuple):
+    """What filled the memory, and the section's text; no peak where that could not be told."""
+
+    peak: Peak | None
+    text: str
+
+
+def explain_excess(
+    test: OverBudget, meter: PeakMeter, attempts: AttemptLog, began: Callable[[PeakRecorder], object]
+) -> Explained | None:
+    """Run a test once more under a recorder, which `began` is given, by the rules of a suspect's re-run.
+
+    None where no recorder knows the device, or what was counted is not what arrays take: nothing is run then.
+    """
+    excess = test.excess
+    root = str(test.item.config.rootpath)
+    if excess.budget.metric != "allocated":
+        return None
+    recorder = shared_frameworks(test.item.config).peak_recorder(lambda file: is_user_file(file, root), excess.device)
+    if recorder is None:
+        return None
+    item, nextitem, expected_s = test.item, test.nextitem, test.expected_s
+    subject = ItemSubject(item, nextitem, expected_s, attempts, contextlib.nullcontext, lambda _: (), PURPOSE)
+    why = subject.why_not_again() if attempts.policy.confirm else "confirm is 0"
+    if why:
+        return Explained(None, f"not recorded: the test was not run again, since {why}")
+    began(recorder)
+    meter.end()
+    subject.release()  # what the first run's fixtures hold, the re-run could not have
+    peaks: dict[str, DevicePeak] = {}
+
+    @contextlib.contextmanager
+    def recorded() -> Iterator[None]:
+        with recorder:
+            yield
+        peaks.update(meter.peaks())  # before the teardown, as in the first run
+
+    with subject.confirming(), meter.measured_apart(recorder):
+        try:
+            result = subject.run_again(recorded(), lambda _: ())
+        finally:
+            subject.release()  # the next test would have less memory
+    if not result.passed:
+        collect_whole()  # its traceback, in a cycle, holds its locals
+        return Explained(None, f"not recorded: {result.why}")
+    counted = peaks.get(excess.device)
+    peak = located(recorder.peak(excess.device), root)
+    if counted is not None and counted.allocated.exact:
+        peak = _compared(with_total(peak, counted.allocated.own), excess)
+    budget = excess.budget.bytes - (excess.before if excess.budget.total else 0)
+    return Explained(peak, "\n".join(render_peak(peak, budget)))
+
+
+def _compared(peak: Peak, excess: Excess) -> Peak:
+    """Return the peak of the re-run, which says so where the first run's was another."""
+    first = excess.peak - (excess.before if excess.budget.total else 0)
+    if abs(first - peak.bytes) * _SAME <= first:
+        return peak
+    lack = f"the first run peaked at {format_bytes(first)}, its re-run, of which the parts are, at {format_bytes(peak.bytes)}"
+    return dataclasses.replace(peak, lacks=(*peak.lacks, clean_text(lack, 200)))
