@@ -23,6 +23,11 @@ _SMALL: Final = 50
 """PeakPart of the peak (1/50) below which two rows and more are joined to one."""
 
 _PLURALS: Final = {"optimizer state": "optimizer state", "held": "held", "temporary": "temporaries"}
+_SLIGHT: Final = 100
+"""Part of a device's peak (1/100) that may be unexplained before the moment of its tensors' peak is in doubt."""
+
+OTHER_MOMENT: Final = "the moment and the parts are of the tensors' peak, which the device's may not coincide with"
+
 _UNUSED: Final = "no backward pass used them (torch.no_grad keeps none)"
 _TOGETHER: Final = {
     "activation": "the activations",
@@ -128,7 +133,9 @@ def with_total(peak: Peak, counted: int) -> Peak:
     if counted < explained:
         lack = f"the device counted {format_bytes(counted)}, less than the tensors have"
         return dataclasses.replace(peak, lacks=(*peak.lacks, lack))
-    return dataclasses.replace(peak, bytes=counted, unexplained_bytes=counted - explained)
+    unexplained = counted - explained
+    lacks = peak.lacks if unexplained * _SLIGHT <= counted else (*peak.lacks, OTHER_MOMENT)
+    return dataclasses.replace(peak, bytes=counted, unexplained_bytes=unexplained, lacks=lacks)
 
 
 def sum_of(peak: Peak, budget: int | None) -> str:

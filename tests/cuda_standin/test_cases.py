@@ -283,6 +283,11 @@ def test_budgets(tmp_path: Path) -> None:
     }
     failed = {name for name, test in ended.tests.items() if test["outcome"] == "failed"}
     assert failed == {"test_exceeded", "test_exceeded_and_reset"}
+    for name in failed:
+        peak = ended.tests[name]["findings"][0]["peak"]
+        (part,) = peak["parts"]
+        assert (peak["bytes"], peak["unexplained_bytes"], part["bytes"]) == (52 * MIB, 0, 52 * MIB)
+        assert (part["created"]["line"], peak["moment"]["phase"]) == (11, "call")
 
 
 def test_out_of_memory_names_the_culprit(tmp_path: Path) -> None:

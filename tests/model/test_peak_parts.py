@@ -52,7 +52,7 @@ def test_what_the_device_counted_adds_up_too(alive: list[Block], counted: int) -
     explained = sum(part.bytes for part in parts)
     found = with_total(Peak("cuda:0", explained, parts=parts), counted)
     assert found.bytes == explained + found.unexplained_bytes == max(counted, explained)
-    assert bool(found.lacks) is (counted < explained)
+    assert bool(found.lacks) is (counted < explained or found.unexplained_bytes * 100 > counted)
 
 
 @given(st.permutations([Block("held", size, "float32", (size,), created=LINE) for size in (8, 8, 16, 900)]))

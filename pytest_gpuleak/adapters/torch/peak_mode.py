@@ -211,9 +211,10 @@ class PeakRecord:
 def record_peak(is_user_file: Callable[[str], bool], device: str | None) -> PeakRecord | None:
     """Return a recorder for the imported torch; None if it is not imported, or has no `device` of this kind."""
     torch = loaded_torch()
-    if torch is None or (device is not None and device.partition(":")[0] not in accelerator_names(torch)):
+    if torch is None:
         return None
-    return PeakRecord(torch, is_user_file)
+    kinds = ("cpu", "cuda", "mps", *accelerator_names(torch))
+    return PeakRecord(torch, is_user_file) if device is None or device.partition(":")[0] in kinds else None
 
 
 def _modes(torch: Any, record: PeakRecord) -> tuple[Any, Any]:
