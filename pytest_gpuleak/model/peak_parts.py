@@ -73,7 +73,10 @@ def _part_of(blocks: Sequence[Block]) -> PeakPart:
     first = blocks[0]
     note = ""
     if first.forward:
-        note = f"backward of {first.forward}" + (f" ({first.operator})" if first.operator else "")
+        operators = {block.operator for block in blocks}
+        note = f"backward of {first.forward}" + (
+            f" ({first.operator})" if len(operators) == 1 and first.operator else ""
+        )
     return PeakPart(
         category=first.category,
         module=common_module([block.module for block in blocks]),

@@ -81,8 +81,11 @@ def test_one_small_row_keeps_its_place() -> None:
 
 
 def test_backward_passes_name_the_forward_line() -> None:
-    (row,) = group_blocks([Block("temporary", 1, "float32", (), "", LINE, "model.py:14", "log_softmax")])
+    block = Block("temporary", 1, "float32", (), "", LINE, "model.py:14", "log_softmax")
+    (row,) = group_blocks([block, block])
     assert row.note == "backward of model.py:14 (log_softmax)"
+    (row,) = group_blocks([block, block._replace(operator="mean")])
+    assert row.note == "backward of model.py:14"
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,8 @@ class PeakRecord:
                     record = self._storages.add(part, operator, node)
                     if record is not None and node is not None and node.name() == _ACCUMULATES:
                         self._roles.set(part, "gradient")
+            if node is None and self._places.new_node:
+                self._places.note_node()
         except NotImplementedError:
             self._lack(OPAQUE)
         except Exception as error:  # noqa: BLE001 - the user's run goes on

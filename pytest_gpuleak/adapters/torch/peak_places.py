@@ -73,13 +73,28 @@ class Places:
         module = self._path(stack[-1]) if stack else ""
         if node is None:
             phase: PeakPhase = "optimizer" if in_optimizer else "forward" if stack else self.stage
-            # A node takes its number just before its operator is called (torch/csrc/autograd/function.h).
-            self._forward[self._sequence_number() - 1] = (line, module)
+            if self.new_node:
+                self._note_node(line, module)
             return Place(line, phase, module, operator)
         forward, owner = self._forward.get(node._sequence_nr(), (None, ""))
         if stack:  # a module that runs within a backward pass
             return Place(line, "backward", module, operator, recomputed=True)
         return Place(line, "backward", owner, node.name(), forward)
+
+    @property
+    def new_node(self) -> bool:
+        """Whether the calling thread has made an autograd node that has no place yet."""
+        return bool(self._sequence_number() > getattr(self._threads, "noted", 0))
+
+    def note_node(self) -> None:
+        """Note the place of the last node, whose operator has made no storage: its backward pass may."""
+        stack = self._stack()
+        self._note_node(self._line()[0], self._path(stack[-1]) if stack else "")
+
+    def _note_node(self, line: Line | None, module: str) -> None:
+        # A node takes its number just before its operator is called (torch/csrc/autograd/function.h).
+        self._threads.noted = number = self._sequence_number()
+        self._forward[number - 1] = (line, module)
 
     def _line(self) -> tuple[Line | None, bool]:
         """Return the innermost user's line, and whether an optimizer called torch. A thread of C++ has the last line."""

@@ -253,6 +253,23 @@ def test_a_checkpoint_s_second_forward_pass_makes_activations() -> None:
     assert any(part.category == "activation" and part.count >= 4 for part in found.parts)
 
 
+class Normed(nn.Module):  # type: ignore[misc, name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Linear(512, 512)
+        self.norm = nn.BatchNorm1d(512)  # makes a tensor without a node: the count of its batches
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(self.scale(x))
+
+
+def test_a_backward_pass_is_told_by_the_module_whose_node_runs() -> None:
+    net = Normed()
+    found = peak_of(lambda: net(torch.ones(64, 512)).sum().backward())
+    assert found.moment is not None
+    assert (found.moment.module, found.moment.operator) == ("Normed.scale", "AddmmBackward0")
+
+
 def test_what_was_there_before_does_not_count() -> None:
     old = torch.ones(4 * A_MIB)
 
