@@ -18,7 +18,8 @@ def fingerprint(kind: str, holder: Holder | None) -> str:
     """Return a hex digest of kinds, names and references, without what may differ: paths, addresses, numbers.
 
     The root's name keeps its digits: ``HISTORY_V1`` and ``HISTORY_V2`` are two leaks. References below it do not, of which a
-    run may add ``[12]`` or ``.buffer_12``, nor what counts up (``Thread-4``, torch.compile's ``__compiled_fn_3``).
+    run may add ``[12]`` or ``.buffer_12``, nor what counts up (``Thread-4``, torch.compile's ``__compiled_fn_3``, and what
+    TorchScript puts into the names of all classes but the first of a name: ``___torch_mangle_7.Net``).
     """
     parts = [kind]
     if holder is not None:
@@ -34,13 +35,14 @@ def digest_of(*parts: str, digits: int = 32) -> str:
 
 
 def _nameless(text: str) -> str:
-    return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", _without_paths(text))
+    return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", _stable(text))
 
 
 def _name(root: str) -> str:
-    text = re.sub(r"\[[^\]]*\]?", lambda item: _nameless(item[0]), _without_paths(root))  # a test's parameters
+    text = re.sub(r"\[[^\]]*\]?", lambda item: _nameless(item[0]), _stable(root))  # a test's parameters
     return re.sub(r"0x[0-9a-fA-F]+|(?<!\w)\d+(?:_\d+)?|(?<=__compiled_fn_)\w+", "#", text)
 
 
-def _without_paths(text: str) -> str:
-    return re.sub(r"(['\"])[^'\"]*[/\\][^'\"]*\1", "'path'", text[:MAX_EDGE_READ])
+def _stable(text: str) -> str:
+    without_paths = re.sub(r"(['\"])[^'\"]*[/\\][^'\"]*\1", "'path'", text[:MAX_EDGE_READ])
+    return re.sub(r"\b___torch_mangle_\d+\.", "", without_paths)

@@ -218,10 +218,12 @@ def _judge_by_baseline(run: Run, session: pytest.Session) -> None:
         report = run.ledger.report(run.settings, run.check.mode, on_file=False)
         report, error = baseline.finish(report, session)
         run.ledger.take_over(report)
+        if error:  # an update that was refused fails the run, and its tests passed as accepted, not as known
+            run.errors.append(error)
+            return
         baseline.note_late(
             one.nodeid for one in report.tests if one.verdict == "leaked" and one.nodeid in run.ledger.passed_so_far
         )
-        run.errors += [error] if error else []
 
     run.isolated(judge, lambda why: run.errors.append(f"gpu-leak: the run could not be held to the baseline: {why}"))
 

@@ -204,6 +204,10 @@ def test_a_root_whose_name_differs_by_a_digit_is_another_leak() -> None:
         ("pytest item 'test_x[b1]'", "pytest item 'test_x[b2]'"),
         ("callback at 0x7f01", "callback at 0x7f02"),
         ("open file '/tmp/x1/a'", "open file '/tmp/x2/a'"),
+        (
+            "cu.find_function('__torch__.app.Net.forward')",
+            "cu.find_function('__torch__.app.___torch_mangle_7.Net.forward')",
+        ),
     ],
 )
 def test_numbers_that_a_run_gives_are_no_part_of_a_root(one: str, other: str) -> None:

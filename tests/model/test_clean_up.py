@@ -63,7 +63,7 @@ SUMMARY = {
 def test_one_line_names_the_first_and_counts_the_others() -> None:
     assert render_clean_up(SUMMARY) == (
         "gpu-leak: fixture 'cleanup' (conftest.py:12) collects the heap 412 times and empties the device's cache 1 time: "
-        "26 s of 61, 1 other 0.2 s; remove it, and --gpu-leak finds the tests that need it"
+        "26 s of 61, 1 other 0.2 s; --gpu-leak finds the tests that need it"
     )
 
 

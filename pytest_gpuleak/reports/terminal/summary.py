@@ -51,7 +51,7 @@ def render_clean_up(counts: Mapping[str, Any]) -> str | None:
     does = " and ".join(f"{_DOES[one.what]} {count_of(one.count, 'time')}" for one in first)
     more = f", {count_of(len(others), 'other')} {_seconds(sum(map(total_s, others)))} s" if others else ""
     took = f"{_seconds(total_s(first))} s of {_seconds(run_s)}{more}"
-    return f"gpu-leak: {_owner(first[0])} {does}: {took}; remove it, and --gpu-leak finds the tests that need it"
+    return f"gpu-leak: {_owner(first[0])} {does}: {took}; --gpu-leak finds the tests that need it"
 
 
 def render_clean_up_calls(counts: Mapping[str, Any], shown: int, *, width: int) -> list[str]:

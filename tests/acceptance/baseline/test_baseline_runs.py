@@ -183,6 +183,13 @@ def test_a_run_that_cannot_be_trusted_is_not_recorded(
     assert (found.result.ret != 0, file.read_text()) == (True, "version = 1\n")
 
 
+def test_a_refused_update_does_not_speak_of_listed_holders(suite: Any, file: pathlib.Path) -> None:
+    found = suite("new,broken", UPDATE)
+    found.result.stdout.fnmatch_lines(["gpu-leak: the baseline *leaks.toml was not updated: tests failed *"])
+    found.result.stdout.no_fnmatch_line("*passed as known*")
+    assert (found.result.ret != 0, file.exists()) == (True, False)
+
+
 def test_an_interrupted_run_is_not_recorded(run: Runner, file: pathlib.Path) -> None:
     source = """
         KEPT = []
