@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuleak.model.clean_up import MAX_LISTED, OTHERS, CleanUp, add_up, is_worth_telling, total_s
@@ -25,6 +25,7 @@ CALLS = st.lists(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(CALLS, CALLS)
 def test_sums_lose_nothing_in_whatever_order_workers_end(one: list[CleanUp], other: list[CleanUp]) -> None:
     added = add_up([*one, *other])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuleak.model.findings import Origin, Peak, PeakMoment, PeakPart
@@ -34,6 +34,7 @@ blocks = st.builds(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(blocks, max_size=60))
 def test_the_rows_add_up(alive: list[Block]) -> None:
     parts = group_blocks(alive)
@@ -46,6 +47,7 @@ def test_the_rows_add_up(alive: list[Block]) -> None:
     assert all(part.category != "smaller" for part in parts[:-1])
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(blocks, max_size=60), st.integers(0, 2**50))
 def test_what_the_device_counted_adds_up_too(alive: list[Block], counted: int) -> None:
     parts = group_blocks(alive)
