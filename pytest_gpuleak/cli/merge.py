@@ -12,18 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.baseline.file import key_of
 from pytest_gpuleak.baseline.matching import entry_place
-from pytest_gpuleak.model.clean_up import CleanUp, add_up
-from pytest_gpuleak.model.first_init import decode_first_init, earlier_of
 from pytest_gpuleak.model.outcomes import decode_test, encode_test
 from pytest_gpuleak.model.records import RunReport
-from pytest_gpuleak.model.summary import summarise
+from pytest_gpuleak.model.summary import ProcessFacts, summarise
 from pytest_gpuleak.reports.json.plain import encode_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.model.findings import Finding, FixtureRecord, KnownLeak
-    from pytest_gpuleak.model.first_init import FirstInit
     from pytest_gpuleak.model.records import TestRecord, Verdict
 
 GRAVITY: dict[Verdict, int] = {"unchecked": 0, "clean": 1, "noted": 2, "allowed": 3, "leaked": 4}
@@ -32,8 +29,8 @@ GRAVITY: dict[Verdict, int] = {"unchecked": 0, "clean": 1, "noted": 2, "allowed"
 DIFFERING = "differing"
 """Key of `environment` and `policy` that lists what the merged reports disagree on."""
 
-_ADDED_UP = ("budgets_unchecked", "rerun", "would_fail", "run_s")
-"""Counts and seconds of a summary that do not follow from the records, and are added up."""
+_ADDED_UP = ("budgets_unchecked", "rerun", "would_fail")
+"""Counts of a summary that do not follow from the records, and are added up."""
 
 _BLOCK = 64
 """Records in a block. Similar records shrink to a tenth together, and hardly alone."""
@@ -58,10 +55,8 @@ class Merger:
         self._stale = _Stale()
         self._environment, self._policy = _Agreement(), _Agreement()
         self._usage = _Usage()
-        self._counts: dict[str, float] = {}
-        self._first_init: FirstInit | None = None
-        self._clean_up: list[CleanUp] = []
-        self._lost_devices: list[Any] = []
+        self._counts: dict[str, int] = {}
+        self._facts = ProcessFacts()
         self._created: list[str] = []
         self._incomplete: list[str] = []
         self._faults: dict[str, None] = {}
@@ -80,12 +75,9 @@ class Merger:
         self._usage.add(report.summary.get("memory") or {})
         for key in _ADDED_UP:
             count = report.summary.get(key)
-            if isinstance(count, (int, float)):
+            if isinstance(count, int):
                 self._counts[key] = self._counts.get(key, 0) + count
-        if "first_init" in report.summary:
-            self._first_init = earlier_of(self._first_init, decode_first_init(report.summary["first_init"]))
-        self._clean_up = add_up([*self._clean_up, *(CleanUp(**one) for one in report.summary.get("cleanup") or ())])
-        self._lost_devices += report.summary.get("lost_devices") or ()
+        self._facts.add(report.summary)
         self._created.append(report.created)
         self._faults.update(dict.fromkeys(report.faults))
         if report.incomplete is not None:
@@ -107,13 +99,8 @@ class Merger:
                 known += sum(found.known for found in test.findings)
                 yield test
 
-        summary = {**summarise(counted(), fixtures), **self._counts, "memory": self._usage.settle()}
-        if self._first_init is not None:
-            summary["first_init"] = self._first_init.encode()
-        if self._clean_up:
-            summary["cleanup"] = [dict(vars(one)) for one in self._clean_up]
-        if self._lost_devices:
-            summary["lost_devices"] = self._lost_devices
+        counts = {**summarise(counted(), fixtures), **self._counts}
+        summary = {**counts, **self._facts.encode(), "memory": self._usage.settle()}
         return RunReport(
             created=max(self._created, key=_moment, default=""),
             environment=self._environment.settle(join=True),

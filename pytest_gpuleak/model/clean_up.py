@@ -40,9 +40,9 @@ class CleanUp:
 
 def add_up(entries: Iterable[CleanUp]) -> list[CleanUp]:
     """Add up the calls of equal kind and caller; return those that took longest first, `MAX_LISTED` and the others."""
-    whole = _by_caller(entries)
+    whole = sum_by_caller(entries)
     rest = (dataclasses.replace(one, by=OTHERS, file=None, line=None) for one in whole[MAX_LISTED:])
-    return whole[:MAX_LISTED] + _by_caller(rest)
+    return whole[:MAX_LISTED] + sum_by_caller(rest)
 
 
 def total_s(entries: Iterable[CleanUp]) -> float:
@@ -55,7 +55,8 @@ def is_worth_telling(entries: Sequence[CleanUp], run_s: float) -> bool:
     return total_s(entries) > TOLD_SHARE * run_s
 
 
-def _by_caller(entries: Iterable[CleanUp]) -> list[CleanUp]:
+def sum_by_caller(entries: Iterable[CleanUp]) -> list[CleanUp]:
+    """Add up the calls of equal kind and caller; return those that took longest first."""
     sums: dict[tuple[str, str, str, int], CleanUp] = {}
     for one in entries:
         key = (one.what, one.by, one.file or "", one.line or 0)

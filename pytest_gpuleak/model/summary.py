@@ -1,4 +1,4 @@
-"""Counts over a run, from its records."""
+"""Counts over a run, from its records, and what is told of its processes beside them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from pytest_gpuleak.model.clean_up import CleanUp
     from pytest_gpuleak.model.findings import FixtureRecord
+    from pytest_gpuleak.model.first_init import FirstInit
     from pytest_gpuleak.model.records import TestRecord
 
 SUSPECT_PARTS = ("check", "reruns", "search")
@@ -101,3 +103,58 @@ def find_dearest(tests: Iterable[TestRecord], count: int) -> list[dict[str, Any]
 
 def _sum(suspects: Sequence[Mapping[str, float]], part: str) -> float:
     return sum(seconds for one in suspects if math.isfinite(seconds := one.get(part, 0.0)))
+
+
+class ProcessFacts:
+    """What a summary has of processes and no record tells: of one, of a run's workers, or of merged reports.
+
+    Attributes:
+        run_s: the seconds of the runs, added up; None: nobody told.
+        lost_devices: the devices that stopped answering, as fields of `LostDevice`.
+        first_init: who initialised a device first; of several processes, one (`earlier_of`). None: nobody did.
+    """
+
+    def __init__(self, run_s: float | None = None) -> None:
+        self.run_s = run_s
+        self.lost_devices: list[dict[str, Any]] = []
+        self.first_init: FirstInit | None = None
+        self._clean_up: list[CleanUp] = []
+
+    def add_run(self, run_s: float, calls: Iterable[CleanUp]) -> None:
+        """Add the seconds of a process's run, and its clean-up calls."""
+        self.run_s = (self.run_s or 0.0) + run_s
+        self._clean_up += calls
+
+    def note_first_init(self, found: FirstInit) -> None:
+        """Note who initialised a device first in a process."""
+        from pytest_gpuleak.model.first_init import earlier_of
+
+        self.first_init = earlier_of(self.first_init, found)
+
+    def add(self, fields: Mapping[str, Any]) -> None:
+        """Add what `encode` has returned, or a summary has. Raises KeyError or TypeError for other data."""
+        if "run_s" in fields:
+            self.run_s = (self.run_s or 0.0) + fields["run_s"]
+        if fields.get("cleanup"):
+            from pytest_gpuleak.model.clean_up import CleanUp, sum_by_caller
+
+            self._clean_up = sum_by_caller([*self._clean_up, *(CleanUp(**one) for one in fields["cleanup"])])
+        self.lost_devices += fields.get("lost_devices") or ()
+        if "first_init" in fields:
+            from pytest_gpuleak.model.first_init import decode_first_init
+
+            self.note_first_init(decode_first_init(fields["first_init"]))
+
+    def encode(self, *, whole: bool = False) -> dict[str, Any]:
+        """Encode the facts for a summary, without those that nobody told; `whole`: with each caller of clean-up."""
+        fields: dict[str, Any] = {} if self.run_s is None else {"run_s": self.run_s}
+        if self._clean_up:
+            from pytest_gpuleak.model.clean_up import add_up
+
+            calls = self._clean_up if whole else add_up(self._clean_up)
+            fields["cleanup"] = [dict(vars(one)) for one in calls]
+        if self.lost_devices:
+            fields["lost_devices"] = self.lost_devices
+        if self.first_init is not None:
+            fields["first_init"] = self.first_init.encode()
+        return fields

@@ -35,12 +35,8 @@ FAULTS_KEY = "gpu_leak_faults"
 """Key for a worker's lines on what could not be read in xdist's ``workeroutput``."""
 EXPLAINED_KEY = "gpu_leak_explained"
 """Key for a worker's findings whose holders were searched for late, in xdist's ``workeroutput``."""
-FIRST_INIT_KEY = "gpu_leak_first_init"
-"""Key for who initialised a device first in a worker, in xdist's ``workeroutput``."""
-CLEAN_UP_KEY = "gpu_leak_clean_up"
-"""Key for the seconds of a worker's run, and its clean-up calls, in xdist's ``workeroutput``."""
-LOST_DEVICE_KEY = "gpu_leak_lost_device"
-"""Key for the device that a worker has lost, as `LostDevice`'s fields, in xdist's ``workeroutput``."""
+FACTS_KEY = "gpu_leak_facts"
+"""Key for a worker's `ProcessFacts`, encoded, in xdist's ``workeroutput``."""
 CHECK_FAULTS_KEY = "gpu_leak_check_faults"
 """Key for a worker's faults outside of tests in xdist's ``workeroutput``."""
 
@@ -73,7 +69,7 @@ class Run:
     @property
     def fails_by_init(self) -> bool:
         """Tell whether `--gpu-leak-no-init-at-collection` fails the run."""
-        found = self.ledger.first_init
+        found = self.ledger.facts.first_init
         return self.settings.no_init_at_collection and found is not None and found.before_tests
 
     def attempt(self, what: str, part: Callable[[], _T], otherwise: Callable[[], _T]) -> _T:
@@ -121,8 +117,7 @@ def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
         "listing what the fixtures left", lambda: run.check.fixture_records, list
     )
     run.look_for_devices(run.init_watch.look)
-    if run.init_watch.found is not None:
-        run.ledger.note_first_init(run.init_watch.found._replace(worker=run.check.attempts.worker))
+    _note_facts(run)
     output: dict[str, Any] | None = getattr(run.config, "workeroutput", None)
     if output is not None:
         _send(run, records, output)
@@ -137,9 +132,6 @@ def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
         nothing,
     )
     run.ledger.add_faults(run.check.faults_of_session)
-    run.ledger.add_clean_up(*run.clean_up.sums())
-    if run.check.devices.lost is not None:
-        run.ledger.lost_devices.append(run.check.devices.lost._asdict())
     if run.ledger.detailed:
         run.ledger.deselected = run.completeness.deselected
         run.ledger.incomplete = run.attempt(
@@ -165,6 +157,16 @@ def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+def _note_facts(run: Run) -> None:
+    """Note what this process tells beside its records."""
+    facts = run.ledger.facts
+    if run.init_watch.found is not None:
+        facts.note_first_init(run.init_watch.found._replace(worker=run.check.attempts.worker))
+    facts.add_run(*run.clean_up.sums())
+    if run.check.devices.lost is not None:
+        facts.lost_devices.append(run.check.devices.lost._asdict())
+
+
 def _send(run: Run, records: list[FixtureRecord], output: dict[str, Any]) -> None:
     from pytest_gpuleak.session.report_record import encode_safely
 
@@ -182,12 +184,7 @@ def _send(run: Run, records: list[FixtureRecord], output: dict[str, Any]) -> Non
             ],
             list,
         )
-    if run.ledger.first_init is not None:
-        output[FIRST_INIT_KEY] = run.ledger.first_init.encode()
-    run_s, calls = run.clean_up.sums()
-    output[CLEAN_UP_KEY] = (run_s, [dataclasses.astuple(one) for one in calls])
-    if run.check.devices.lost is not None:
-        output[LOST_DEVICE_KEY] = run.check.devices.lost._asdict()
+    output[FACTS_KEY] = run.ledger.facts.encode(whole=True)
     output[FAULTS_KEY] = run.lines + run.faults
     output[CHECK_FAULTS_KEY] = run.check.faults_of_session
     output[DESELECTED_KEY] = run.completeness.deselected

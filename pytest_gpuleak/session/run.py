@@ -21,11 +21,9 @@ from pytest_gpuleak.session.attempt import ATTEMPTS, AttemptLog
 from pytest_gpuleak.session.ci import read_surroundings
 from pytest_gpuleak.session.closing import (
     CHECK_FAULTS_KEY,
-    CLEAN_UP_KEY,
     EXPLAINED_KEY,
+    FACTS_KEY,
     FAULTS_KEY,
-    FIRST_INIT_KEY,
-    LOST_DEVICE_KEY,
     WORKER_KEY,
     Run,
     close_run,
@@ -245,21 +243,11 @@ class Session:
                 lambda: take_explained(node.gateway.id, output[EXPLAINED_KEY]),
                 nothing,
             )
-        if FIRST_INIT_KEY in output:
-            take_init = self._run.ledger.take_first_init
-            what = f"taking over who initialised a device in the worker {node.gateway.id}"
-            self._run.attempt(what, lambda: take_init(output[FIRST_INIT_KEY]), nothing)
-        if CLEAN_UP_KEY in output:
-            self._take_clean_up(*output[CLEAN_UP_KEY])
-        if LOST_DEVICE_KEY in output:
-            self._run.ledger.lost_devices.append(output[LOST_DEVICE_KEY])
+        if FACTS_KEY in output:
+            what = f"taking over the facts of the worker {node.gateway.id}"
+            self._run.attempt(what, lambda: self._run.ledger.facts.add(output[FACTS_KEY]), nothing)
         self._run.ledger.add_faults(output.get(CHECK_FAULTS_KEY, ()))
         self._run.faults += [fault for fault in output.get(FAULTS_KEY, []) if fault not in self._run.faults]
-
-    def _take_clean_up(self, run_s: float, calls: list[tuple[Any, ...]]) -> None:
-        from pytest_gpuleak.model.clean_up import CleanUp
-
-        self._run.ledger.add_clean_up(run_s, [CleanUp(*one) for one in calls])
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:

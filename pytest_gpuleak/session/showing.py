@@ -54,7 +54,7 @@ def show_run(run: Run, terminalreporter: Any) -> None:
 
 def show_first_init(run: Run, terminalreporter: Any) -> None:
     """Show who initialised a device first: where it fails the run, breaks processes that tests fork, or with ``-v``."""
-    found = run.ledger.first_init
+    found = run.ledger.facts.first_init
     if found is None:
         return
 

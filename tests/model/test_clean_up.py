@@ -9,6 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuleak.model.clean_up import MAX_LISTED, OTHERS, CleanUp, add_up, is_worth_telling, total_s
+from pytest_gpuleak.model.first_init import FirstInit
+from pytest_gpuleak.model.summary import ProcessFacts
 from pytest_gpuleak.reports.terminal.summary import render_clean_up, render_clean_up_calls
 
 CALLS = st.lists(
@@ -82,3 +84,21 @@ def test_each_caller_has_a_line_with_top() -> None:
 def test_a_suite_without_clean_up_has_no_line() -> None:
     assert render_clean_up({"run_s": 3.0}) is None
     assert render_clean_up_calls({"run_s": 3.0}, 5, width=80) == []
+
+
+def test_what_a_worker_sends_is_what_it_knew() -> None:
+    known = ProcessFacts(run_s=0.0)
+    calls = [CleanUp("gc.collect", f"flush{number}()", "conftest.py", number, 1, 0.5) for number in range(30)]
+    known.add_run(4.0, calls)
+    known.lost_devices.append({"device": "cuda:0"})
+    known.note_first_init(FirstInit("cuda", "torch.cuda", "collection", "gw1", 7))
+    taken = ProcessFacts()
+    taken.add(known.encode(whole=True))
+    assert taken.encode() == known.encode()
+    assert len(known.encode()["cleanup"]) == MAX_LISTED + 1
+
+
+def test_facts_that_nobody_told_are_no_part_of_a_summary() -> None:
+    taken = ProcessFacts()
+    taken.add({"tests": 3})
+    assert taken.encode() == {}

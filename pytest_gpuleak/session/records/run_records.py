@@ -14,14 +14,12 @@ from pytest_gpuleak.model.memory_usage import describe_usage
 from pytest_gpuleak.model.outcomes import TestRecord
 from pytest_gpuleak.model.policy import Settings, describe
 from pytest_gpuleak.model.records import RunReport
-from pytest_gpuleak.model.summary import find_dearest, summarise
+from pytest_gpuleak.model.summary import ProcessFacts, find_dearest, summarise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pytest_gpuleak.model.clean_up import CleanUp
     from pytest_gpuleak.model.findings import Finding, FixtureRecord, KnownLeak
-    from pytest_gpuleak.model.first_init import FirstInit
     from pytest_gpuleak.model.outcomes import Verdict
 
 
@@ -42,12 +40,8 @@ class RunRecords:
         """Entries of the baseline whose leak is gone."""
         self.passed_so_far: set[str] = set()
         """Tests that were reported as passed and leak by what a late search has told."""
-        self.first_init: FirstInit | None = None
-        """Who initialised a device first, in the process of the tests; None: nobody did, or it is not known."""
-        self.lost_devices: list[dict[str, Any]] = []
-        """The devices that stopped answering, of this process or of its workers: fields of `LostDevice`."""
-        self._clean_up: list[CleanUp] = []
-        self._run_s = 0.0
+        self.facts = ProcessFacts(run_s=0.0)
+        """What is told of this process, or of its workers, beside their records."""
         self.faults: list[str] = []
         """Failures of the check itself, or of a user's hook, outside of tests, each once."""
 
@@ -99,33 +93,9 @@ class RunRecords:
         """Add the record of a leaking fixture."""
         self.fixtures.append(record)
 
-    def note_first_init(self, found: FirstInit) -> None:
-        """Note who initialised a device first in a process; of several, the report says one."""
-        from pytest_gpuleak.model.first_init import earlier_of
-
-        self.first_init = earlier_of(self.first_init, found)
-
-    def take_first_init(self, encoded: dict[str, Any]) -> None:
-        """Note who initialised a device first in an xdist worker. Raises KeyError or TypeError for other data."""
-        from pytest_gpuleak.model.first_init import decode_first_init
-
-        self.note_first_init(decode_first_init(encoded))
-
     def add_faults(self, faults: Iterable[str]) -> None:
         """Add failures of the check, or of a user's hook, outside of tests."""
         self.faults += [fault for fault in dict.fromkeys(faults) if fault not in self.faults]
-
-    def add_clean_up(self, run_s: float, calls: Iterable[CleanUp]) -> None:
-        """Add the seconds of a process's run, and its clean-up calls."""
-        self._run_s += run_s
-        self._clean_up += calls
-
-    def _summary_of_clean_up(self) -> dict[str, Any]:
-        if not self._clean_up:
-            return {}
-        from pytest_gpuleak.model.clean_up import add_up
-
-        return {"cleanup": [dict(vars(one)) for one in add_up(self._clean_up)]}
 
     @property
     def failed_to_check(self) -> bool:
@@ -162,16 +132,13 @@ class RunRecords:
         top, counts = settings.top, summarise(self._all(), self.fixtures)
         return {
             **counts,
-            "run_s": self._run_s,
-            **self._summary_of_clean_up(),
-            **({"lost_devices": self.lost_devices} if self.lost_devices else {}),
+            **self.facts.encode(),
             **({"would_fail": counts["leaked"]} if settings.warn else {}),
             "known": sum(
                 found.known for records in (self.tests, self.fixtures) for one in records for found in one.findings
             ),
             "stale": len(self.stale),
             "deselected": self.deselected,
-            **({} if self.first_init is None else {"first_init": self.first_init.encode()}),
             "memory": self._usage(top) if on_file or top else {},
             "dearest": find_dearest(self.tests, top),
         }

@@ -117,9 +117,7 @@ class DeviceGate:
         first = counters = self._tracker.counters.read_devices()
         now = self._driver.read(bounded=False)  # most tests have left nothing
         while True:
-            for device in (
-                now.keys() & before.keys()
-            ):  # one that was lost in the meantime is told by the driver's reader
+            for device in now.keys() & before.keys():  # the driver's reader tells of one that was lost meanwhile
                 let_go = first.get((device, "allocated"), 0) - counters.get((device, "allocated"), 0)
                 remains = compare(
                     before[device],
