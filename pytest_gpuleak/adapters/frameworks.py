@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         ReferenceFinder,
         Restore,
         SettleStep,
+        SetupLines,
     )
     from pytest_gpuleak.heap.budget import Budget
     from pytest_gpuleak.model.findings import Autograd
@@ -152,6 +153,10 @@ class Frameworks:
         """Return the recorders of all frameworks that can record allocations."""
         found = (framework.allocation_history() for framework in self.members)
         return [history for history in found if history is not None]
+
+    def setup_lines(self) -> list[SetupLines]:
+        """Return what notes the creating lines of fixtures' arrays."""
+        return [lines for framework in self.members if (lines := framework.setup_lines) is not None]
 
     def keep_states(self) -> list[Restore]:
         """Note the states of all frameworks; return the functions that restore them."""

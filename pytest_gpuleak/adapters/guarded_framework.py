@@ -30,6 +30,7 @@ _OWN: Final = (
     "node_count",
     "counts_programs",
     "library_states",
+    "setup_lines",
     "watch_first_use",
 )
 MEMBERS: Final = tuple(name for name in vars(Framework) if not (name.startswith("_") or name in _OWN))

@@ -220,6 +220,19 @@ class AllocationHistory(Protocol):
         """Write the recording, if there is one, for the framework's own viewer. Raises OSError."""
 
 
+class SetupLines(Protocol):
+    """Notes which lines make memory in the setup of a fixture that outlives a test, which is not run again."""
+
+    def begin(self) -> None:
+        """Begin to note, which must be cheap and change nothing that the setup can see."""
+
+    def end(self) -> None:
+        """End it: the outermost setup has ended."""
+
+    def lines(self, arrays: Sequence[object], is_user_file: Callable[[str], bool]) -> Mapping[int, Origin]:
+        """Return the user's line that made the memory of each living array, by id, where it was noted."""
+
+
 class PartsLayout(Protocol):
     """How a framework's objects store their parts, which a user does not take apart to free memory.
 
@@ -360,6 +373,11 @@ class Framework(Protocol):
 
     def allocation_history(self) -> AllocationHistory | None:
         """Return a recorder of its devices' allocations; None if it has none."""
+        return None
+
+    @property
+    def setup_lines(self) -> SetupLines | None:
+        """Return what notes the creating lines of a fixture's arrays, always the same object; None if it cannot."""
         return None
 
     def keep_states(self) -> Sequence[Restore]:

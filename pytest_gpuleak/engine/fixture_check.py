@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.stages import Guard, Stage
-    from pytest_gpuleak.model.findings import Finding, Holder
+    from pytest_gpuleak.model.findings import Finding, Holder, Origin
     from pytest_gpuleak.model.outcomes import FixturePlace
     from pytest_gpuleak.model.policy import Policy
 
@@ -87,6 +87,10 @@ class FixtureCheck:
         def guard(stage: Stage) -> Guard:
             return self._guard(stage, place)
 
+        lines: dict[int, Origin] = {}
+        with guard(EXPLAIN):
+            for setup_lines in tracker.setup_lines:
+                lines |= setup_lines.lines(arrays, self._knowledge.is_user_file)
         runs = Runs(tracker, guard)
         runs.end_run(arrays, (), is_user_file=self._knowledge.is_user_file)
         steps = settle_steps_of(
@@ -98,7 +102,11 @@ class FixtureCheck:
             holders.search()
         evidence = runs.evidence(graphs=holders.graphs)
         alive = [evidence.survivors[index] for index in sorted(evidence.alive[0])]
-        survivors = [survivor for survivor in alive if not _is_held_by_traceback(survivor)]
+        survivors = [
+            survivor._replace(created=survivor.created or lines.get(survivor.reading.identity))
+            for survivor in alive
+            if not _is_held_by_traceback(survivor)
+        ]
         with self._guard(ACCOUNT, place):
             for survivor in survivors:
                 text = "" if survivor.holder is None else survivor.holder.text

@@ -72,6 +72,8 @@ class RunTracker:
         self.processes = Children()
         # A setup or teardown begins in this order and ends in the reverse order.
         self._listeners: tuple[FixtureEvents, ...] = (self.ownership, self.processes, self.counters)
+        self._in_setup: set[FixtureKey] = set()
+        self.setup_lines = frameworks.setup_lines()
         self._used: Policy | None = None
         self._gave_up = False
         self._programs = 0
@@ -112,6 +114,7 @@ class RunTracker:
 
     def stop(self) -> None:
         """Restore the process as it was found. May be called twice."""
+        self._end_setup_lines()
         self._epoch.pass_collections(None)
         self._epoch.stop()
         self.detector.stop()
@@ -275,17 +278,29 @@ class RunTracker:
         return self.ownership.released()
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
-        """Pass on the event."""
+        """Pass on the event, and note the lines of the outermost setup."""
         for listener in self._listeners:
             listener.setup_begins(fixture, place, policy)
+        if not self._in_setup:
+            for lines in self.setup_lines:
+                with suppress(Exception):  # a framework that is half imported: no line is known
+                    lines.begin()
+        self._in_setup.add(fixture)
 
     def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:
         """Note the untracked arrays that the setup has made, and pass on the event, which ends the epoch."""
+        self._in_setup.discard(fixture)
+        if not self._in_setup:
+            self._end_setup_lines()
         if may_have_untracked_arrays() and self.detector.sees_only_young:
             with suppress(Exception):  # without these a test is judged with less certainty
                 self._fixture_arrays[fixture] = arrays_in(_without_modules(get_objects()))
         for listener in reversed(self._listeners):
             listener.setup_ends(fixture, duration_s, failed=failed)
+
+    def _end_setup_lines(self) -> None:
+        for lines in self.setup_lines:
+            lines.end()
 
     def teardown_begins(self, fixture: FixtureKey) -> None:
         """Pass on the event."""

@@ -384,3 +384,20 @@ def test_who_initialises_the_device_first(tmp_path: Path, way: str) -> None:
     assert said == ([] if expected is None else [f"gpu-leak: cuda was first initialised {expected.format_map(lines)}"])
     assert ("first_init" in ended.report["summary"]) is (expected is not None)
     assert {test["outcome"] for test in ended.tests.values()} == {"passed"}
+
+
+@pytest.mark.parametrize("way", ["used first", "used before", "recorded before", "recorded meanwhile"])
+def test_the_lines_of_a_fixtures_only_setup(tmp_path: Path, way: str) -> None:
+    """A recording of the user's is left on; of its stacks no line is told."""
+    ended = run_case(tmp_path, "setup_lines", SETUP_LINES=way)
+    code = (CASES / "setup_lines.py").read_text("utf-8").splitlines()
+    layer, table = (number for number, line in enumerate(code, 1) if line.strip().startswith("return torch."))
+    lines = {
+        (fixture["name"], array["created"] and array["created"]["line"])
+        for fixture in ended.report["fixtures"]
+        for found in fixture["findings"]
+        for array in found["tensors"]
+    }
+    recorded = way.startswith("recorded")
+    assert lines == {("model", None if recorded else layer), ("table", None if recorded else table)}
+    assert {test["outcome"] for test in ended.tests.values()} == {"passed"}

@@ -64,7 +64,7 @@ class RecordedHistory:
         if self._memory is None:
             return
         try:
-            with _compiler_not_imported():
+            with compiler_not_imported():
                 self.snapshot = self._memory._snapshot()
         except Exception as error:  # noqa: BLE001 - as above; or the device was lost meanwhile
             self.why_not = f"the allocator's history cannot be read ({type(error).__name__})"
@@ -148,7 +148,7 @@ def snapshot_name(nodeid: str) -> str:
 
 
 @contextlib.contextmanager
-def _compiler_not_imported() -> Iterator[None]:
+def compiler_not_imported() -> Iterator[None]:
     """Keep a snapshot from importing torch's compiler, if the tests have not: 820 modules, 3.5 s of CPU.
 
     A snapshot asks ``torch._inductor.codecache`` for the stacks of compiled code (``py_symbolize``,

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.torch.first_use import TorchFirstUse
     from pytest_gpuleak.adapters.torch.modules import TorchModules
     from pytest_gpuleak.adapters.torch.processes import TorchProcesses
+    from pytest_gpuleak.adapters.torch.setup_lines import TorchSetupLines
     from pytest_gpuleak.heap.budget import Budget
     from pytest_gpuleak.model.findings import Autograd
     from pytest_gpuleak.model.readings import DeviceSpace, MemoryRange
@@ -211,6 +212,13 @@ class TorchFramework(Framework):
         from pytest_gpuleak.adapters.torch.allocator_history import RecordedHistory
 
         return RecordedHistory()
+
+    @cached_property
+    def setup_lines(self) -> TorchSetupLines:
+        """Return what has CUDA's allocator note stacks."""
+        from pytest_gpuleak.adapters.torch.setup_lines import TorchSetupLines
+
+        return TorchSetupLines()
 
     def keep_states(self) -> Sequence[Restore]:
         """Note torch's random generators and settings; return functions that restore them."""

@@ -15,8 +15,8 @@ from pytest_gpuleak.adapters.torch.allocator_history import (
     NO_DEVICE,
     PICKLE_PROTOCOL,
     RecordedHistory,
-    _compiler_not_imported,
     blocks_alive,
+    compiler_not_imported,
     snapshot_name,
     write_snapshot,
 )
@@ -291,12 +291,12 @@ def test_a_snapshot_imports_no_compiler_and_leaves_one_that_is_imported(monkeypa
     monkeypatch.setattr("pytest_gpuleak.adapters.torch.allocator_history.loaded_torch", lambda: torch)
     monkeypatch.delitem(sys.modules, "torch._inductor", raising=False)
 
-    with _compiler_not_imported():
+    with compiler_not_imported():
         assert not hasattr(torch._inductor, "codecache")
     assert (asked, "_inductor" in vars(torch)) == ([], False)
 
     real = torch._inductor = types.ModuleType("torch._inductor")
-    with _compiler_not_imported():
+    with compiler_not_imported():
         assert torch._inductor is real
     assert torch._inductor is real
 
