@@ -377,7 +377,7 @@ class Framework(Protocol):
 
     @property
     def setup_lines(self) -> SetupLines | None:
-        """Return what notes the creating lines of a fixture's arrays, always the same object; None if it cannot."""
+        """Return what notes the creating lines of a fixture's arrays, always the same object; None if it cannot, or not yet."""
         return None
 
     def keep_states(self) -> Sequence[Restore]:

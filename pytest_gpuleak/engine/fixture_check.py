@@ -89,7 +89,7 @@ class FixtureCheck:
 
         lines: dict[int, Origin] = {}
         with guard(EXPLAIN):
-            for setup_lines in tracker.setup_lines:
+            for setup_lines in tracker.frameworks.setup_lines():
                 lines |= setup_lines.lines(arrays, self._knowledge.is_user_file)
         runs = Runs(tracker, guard)
         runs.end_run(arrays, (), is_user_file=self._knowledge.is_user_file)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from pytest_gpuleak.adapters.frameworks import Frameworks
-    from pytest_gpuleak.adapters.protocol import ArrayFramework
+    from pytest_gpuleak.adapters.protocol import ArrayFramework, SetupLines
     from pytest_gpuleak.engine.detect.detector import Detector
     from pytest_gpuleak.engine.detect.fixture_events import FixtureEvents, FixtureKey
     from pytest_gpuleak.engine.stages import Safeguards
@@ -73,7 +73,7 @@ class RunTracker:
         # A setup or teardown begins in this order and ends in the reverse order.
         self._listeners: tuple[FixtureEvents, ...] = (self.ownership, self.processes, self.counters)
         self._in_setup: set[FixtureKey] = set()
-        self.setup_lines = frameworks.setup_lines()
+        self._noting: list[SetupLines] = []
         self._used: Policy | None = None
         self._gave_up = False
         self._programs = 0
@@ -282,8 +282,9 @@ class RunTracker:
         for listener in self._listeners:
             listener.setup_begins(fixture, place, policy)
         if not self._in_setup:
-            for lines in self.setup_lines:
-                with suppress(Exception):  # a framework that is half imported: no line is known
+            with suppress(Exception):  # a framework that is half imported: no line is known
+                self._noting = self.frameworks.setup_lines()
+                for lines in self._noting:
                     lines.begin()
         self._in_setup.add(fixture)
 
@@ -299,8 +300,9 @@ class RunTracker:
             listener.setup_ends(fixture, duration_s, failed=failed)
 
     def _end_setup_lines(self) -> None:
-        for lines in self.setup_lines:
+        for lines in self._noting:
             lines.end()
+        self._noting = []
 
     def teardown_begins(self, fixture: FixtureKey) -> None:
         """Pass on the event."""

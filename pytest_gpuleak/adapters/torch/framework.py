@@ -213,9 +213,18 @@ class TorchFramework(Framework):
 
         return RecordedHistory()
 
+    @property
+    def setup_lines(self) -> TorchSetupLines | None:
+        """Return what has CUDA's allocator note stacks; None until a torch is imported whose allocator tells them."""
+        torch = torch_lookup.loaded_torch()
+        return (
+            None
+            if getattr(torch, "_C", None) is None or not hasattr(torch._C, "_cuda_allocationTraceback")
+            else self._setup_lines
+        )
+
     @cached_property
-    def setup_lines(self) -> TorchSetupLines:
-        """Return what has CUDA's allocator note stacks."""
+    def _setup_lines(self) -> TorchSetupLines:
         from pytest_gpuleak.adapters.torch.setup_lines import TorchSetupLines
 
         return TorchSetupLines()
