@@ -85,10 +85,6 @@ LEAST_STAYING: Final = 0.25
 """Lower bound for the share of frozen objects that survive, which heap counts measure. Orders: the higher, the more
 often the heap is counted."""
 
-MOST_BORN: Final = 200_000
-"""Objects of an epoch whose ids are kept when the freeze point moves: 1.6 MB. Bounds: of more, none is
-known to be of the epoch."""
-
 MOST_CONTAINERS: Final = 1000
 """Containers below an object that are looked at for a reference back to it. Bounds: others are left to a full
 collection."""

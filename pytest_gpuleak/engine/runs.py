@@ -39,9 +39,12 @@ if TYPE_CHECKING:
 
 
 class Left:
-    """An array that a run (0: the first) left, or that is older (-1). `shared`: an older array may use its storage."""
+    """An array that a run (0: the first) left, or that is older (-1). `shared`: an older array may use its storage.
 
-    __slots__ = ("cause", "held", "index", "run", "shared")
+    Once it is dead, `cause` tells what freed it, and `died_in` during or after which run.
+    """
+
+    __slots__ = ("cause", "died_in", "held", "index", "run", "shared")
 
     def __init__(self, run: int, held: Held, index: int, *, shared: bool = False) -> None:
         self.run = run
@@ -49,6 +52,13 @@ class Left:
         self.index = index
         self.shared = shared
         self.cause: Cause | None = None
+        self.died_in = -1
+
+    def was_alive(self, run: int) -> bool:
+        """Tell whether it was there when a run had ended. What the settling frees was about to go before that run."""
+        if self.cause is None:
+            return self.run <= run
+        return self.run <= run < self.died_in - (self.cause == "settled")
 
 
 class Runs:
@@ -68,15 +78,13 @@ class Runs:
         self._guard = guard
         self._cycles = tuple(freed)
         self._left: list[Left] = []
-        self._older: list[Left] = []
         self._alive: list[Left] = []
-        self._before: list[frozenset[int]] = []  # the indices alive when each re-run began
+        self._older: list[Left] = []
+        self._older_gone: list[Left] = []
+        self._under_way = True
         self._traced: int | None = None
         self._failed = False
         self._exact: set[int] = set()
-        self._collected: dict[int, set[int]] = defaultdict(set)
-        self._older_gone: dict[int, list[ArrayReading]] = defaultdict(list)
-        self._older_collected: set[int] = set()
         self._kept: dict[int, Keeper] = {}
         self._kept_before = frozenset[int]()
         self._added: tuple[dict[str, int], int] | None = None
@@ -86,8 +94,6 @@ class Runs:
         self.settled = False
         self.decided = frozenset[int]()
         """The ids of the first run's arrays that are no suspects."""
-        self.causes: set[Cause] = set()
-        """What has freed arrays of the first run."""
         self.survivors = Survivors()
 
     # The runs.
@@ -137,30 +143,27 @@ class Runs:
         alive = settled.alive | outlived.keys()
         users = self._users(settled.found())
         self.poll("count")  # what a young collection frees was alive when the run before it had ended
-        self._take_in({i: Held(handles[i], readings[i]) for i in alive if i in handles}, users)
+        self._take_in(self.count, {i: Held(handles[i], readings[i]) for i in alive if i in handles}, users)
         if settled.alive and is_user_file is not None:
             for identity, line in lines_of_arrays(settled.found(), known, is_user_file).items():
                 self.survivors.note_line(Leftover(self.count, readings[identity]), line)
         self.count += 1
-        self.collected = self.settled = False
+        self._under_way = self.collected = self.settled = False
 
     def add_hidden(self, arrays: list[object]) -> None:
         """Note arrays (emptied here) that the last run has left and that had no Python object before."""
         known = self._tracker.guarded_arrays
         readings, handles = read_arrays(arrays, known), hold_arrays(arrays, known)
         arrays.clear()
-        self.count -= 1
-        self._take_in({i: Held(handles[i], readings[i]) for i in readings if i in handles}, {})
-        self.count += 1
+        self._take_in(self.count - 1, {i: Held(handles[i], readings[i]) for i in readings if i in handles}, {})
 
-    def _take_in(self, found: Mapping[int, Held], users: Mapping[int, int | None]) -> None:
+    def _take_in(self, run: int, found: Mapping[int, Held], users: Mapping[int, int | None]) -> None:
         ours = Counter(held.handle.storage for held in found.values())
         for identity, held in found.items():
             by_object = getattr(held.handle, "array", None) is not None  # it knows whether the array itself lives
             count = users.get(identity, 1)
             shared = not by_object and (count is None or count > ours[held.handle.storage])
-            index = self.survivors.index_of(Leftover(self.count, held.reading))
-            left = Left(self.count, held, index, shared=shared)
+            left = Left(run, held, self.survivors.index_of(Leftover(run, held.reading)), shared=shared)
             self._left.append(left)
             self._alive.append(left)
         self._added = self._by_identity = None
@@ -172,8 +175,7 @@ class Runs:
     def begin_run(self, older: Iterable[Held], *, traced: bool = False) -> None:
         """Prepare for a re-run; `older` arrays are followed with those of the runs. One that is `traced` decides nothing."""
         self.poll("count")
-        del self._before[self.count - 1 :]  # a re-run that did not end
-        self._before.append(self.alive_now())
+        self._under_way = True
         if traced:
             self._traced = self.count
         if self.settled:
@@ -247,12 +249,11 @@ class Runs:
                     left.cause = cause
             if settling:
                 self._take_back_saved([left for left in among if left.cause is not None])
-            if any(left.cause is not None for left in among):
-                gone = [left for left in among if left.cause is not None]
+            gone = [left for left in among if left.cause is not None]
+            if gone:
                 among[:] = [left for left in among if left.cause is None]
                 for left in gone:
                     self._note_death(left, cause)
-                self._added = None
 
     def _take_back_saved(self, dead: list[Left]) -> None:
         """Follow what a finalizer has stored: a collection clears weak references before it calls finalizers."""
@@ -267,33 +268,12 @@ class Runs:
                     left.held, left.cause = Held(handle, left.held.reading), None
 
     def _note_death(self, left: Left, cause: Cause) -> None:
-        run = (
-            self.count if len(self._before) == self.count else self.count - 1
-        )  # the run that is under way, or the last
-        if left.run == 0:
-            self.causes.add(cause)
-        if left.run < 0:
-            self._note_death_of_older(left, cause, run)
-        elif self._failed:
-            if left.run == 0 and cause != "count":
-                self._before[0] = self._before[0] - {left.index}
-                self._cycles += (left.held.reading,) if cause == "collection" else ()
-        elif left.run == run:
-            if run == 0 and cause == "collection":
-                self._cycles += (left.held.reading,)
-        elif cause == "collection" and run not in self._exact:
-            self._collected[run].add(left.index)
-        elif cause == "settled":
-            # It was about to go when the run before had ended.
-            self._before[run - 1] = self._before[run - 1] - {left.index}
-
-    def _note_death_of_older(self, left: Left, cause: Cause, run: int) -> None:
-        if self._failed:
-            return
-        if cause == "count" or (cause == "collection" and run in self._exact):
-            self._older_gone[run].append(left.held.reading)
-        elif cause == "collection":
-            self._older_collected.add(run)
+        # After a re-run that failed the first run is judged, less what the settling frees.
+        of_first = self._failed and cause != "count"
+        left.cause, left.died_in = cause, 0 if of_first else self.count - (not self._under_way)
+        if left.run < 0 and not self._failed:
+            self._older_gone.append(left)
+        self._added = None
 
     def forget_shared_dead(self) -> None:
         """Look for arrays that use older storages, whose handles cannot tell: the storage lives on without the array."""
@@ -311,27 +291,21 @@ class Runs:
         living = left_of(find_arrays(set(among), get_objects(), types))
         if living != among.keys():
             living |= left_of(detector.find(among.keys() - living))
-        gone: list[Left] = []
         for identity, same in among.items():
-            gone += same[:-1] if identity in living else same  # a later array may have the id of one that died
-        for left in gone:
-            left.cause = "count"
+            for left in same[:-1] if identity in living else same:  # a later array may have the id of one that died
+                self._note_death(left, "count")
         self._alive = [left for left in self._alive if left.cause is None]
-        for left in gone:
-            self._note_death(left, "count")
-        self._added = None
 
     def forget_reruns(self) -> None:
         """Forget all re-runs, because a re-run could not be recorded to its end."""
         self._alive = [left for left in self._alive if left.run == 0]
-        self._left = [left for left in self._left if left.run == 0]
-        self._by_identity = None
+        self._left = [left for left in self._left if left.run == 0 and left.died_in <= 0]
         self.count = min(self.count, 1)
-        del self._before[:]
-        self._traced = None
-        for kept in (self._collected, self._older_gone, self._older_collected, self._kept, self._exact):
-            kept.clear()
-        self._added = None
+        self._under_way = False
+        self._added = self._by_identity = self._traced = None
+        self._older_gone.clear()
+        self._kept.clear()
+        self._exact.clear()
 
     # What is known of them.
 
@@ -356,6 +330,14 @@ class Runs:
     def left_arrays(self) -> bool:
         """Whether any array is known to have been left."""
         return bool(self._left)
+
+    def _alive_after(self, run: int) -> frozenset[int]:
+        return frozenset(left.index for left in self._left if left.was_alive(run))
+
+    @property
+    def causes(self) -> set[Cause]:
+        """What has freed arrays of the first run."""
+        return {left.cause for left in self._left if left.run == 0 and left.cause is not None}
 
     @property
     def all_gone(self) -> bool:
@@ -415,14 +397,10 @@ class Runs:
     def moved_storages(self) -> Iterator[tuple[ArrayReading, int]]:
         """Yield a reading of each storage that the last run left (1) or released (-1)."""
         last = self.count - 1
-        now = self.alive_now()
+        now, before = self.alive_now(), self._alive_after(last - 1)
         survivors = self.survivors.all()
-        for index in sorted(now):
-            if survivors[index].run == last:
-                yield survivors[index].reading, 1
-        if last > 0 and len(self._before) >= last:
-            for index in sorted(self._before[last - 1] - now):
-                yield survivors[index].reading, -1
+        yield from ((survivors[index].reading, 1) for index in sorted(now) if survivors[index].run == last)
+        yield from ((survivors[index].reading, -1) for index in sorted(before - now))
 
     def note_leftovers(self, left_behind: LeftBehind, nodeid: str, extra: Collection[int] = ()) -> None:
         """Note for the session what is still alive, each storage once, with the text of its holder where it is known.
@@ -437,24 +415,37 @@ class Runs:
 
     def evidence(self, **beside: Any) -> Evidence:
         """Return the evidence for `engine.judge.arrays.judge`, with fields that are known `beside`."""
-        survivors = self.survivors.all()
-        now = self.alive_now()
-        alive = [*self._before, now][: self.count]  # a re-run that did not end shows nothing
+        alive = tuple(self._alive_after(run) for run in range(self.count))
+        now, collected = self.alive_now(), defaultdict[int, set[int]](set)
+        for left in self._left:
+            if left.cause == "collection" and left.died_in > left.run and left.died_in not in self._exact:
+                collected[left.died_in].add(left.index)
+        of_first = [one.held.reading for one in self._left if one.cause == "collection" and one.died_in == one.run == 0]
+        older_gone: dict[int, list[ArrayReading]] = defaultdict(list)
+        for left in self._older_let_go():
+            older_gone[left.died_in].append(left.held.reading)
+        doubtful = {one.died_in for one in self._older_gone if one.cause == "collection"} - self._exact
         traced = self._traced if self._traced is not None and self._traced < self.count else None
         return Evidence(
-            survivors,
-            tuple(alive),
-            self._cycles,
+            self.survivors.all(),
+            alive,
+            (*self._cycles, *of_first),
             kept=dict(self._kept),
             kept_before=self._kept_before,
-            collected={run: frozenset(gone) - now for run, gone in self._collected.items()},
-            older_gone={run: tuple(gone) for run, gone in self._older_gone.items()},
-            older_collected=frozenset(self._older_collected),
+            collected={run: frozenset(gone - now) for run, gone in collected.items()},
+            older_gone={run: tuple(gone) for run, gone in older_gone.items()},
+            older_collected=frozenset(doubtful),
             exact=frozenset(self._exact),
             traced=traced,
             **beside,
         )
 
+    def _older_let_go(self) -> Iterator[Left]:
+        """Yield the older arrays that were let go in a re-run, and not as garbage."""
+        for left in self._older_gone:
+            if left.cause == "count" or (left.cause == "collection" and left.died_in in self._exact):
+                yield left
+
     def of_reruns(self) -> set[int]:
         """Return the storages of older arrays that died in re-runs: the first run has not let them go."""
-        return {one.storage for gone in self._older_gone.values() for one in gone}
+        return {left.held.reading.storage for left in self._older_let_go()}

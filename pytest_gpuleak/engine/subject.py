@@ -25,7 +25,6 @@ class RerunResult(NamedTuple):
 
     passed: bool
     why: str = ""
-    timed_out: bool = False
 
 
 class Subject(Protocol):
@@ -39,10 +38,6 @@ class Subject(Protocol):
 
     nodeid: str
     counts_running_frames: bool
-
-    @property
-    def expected_s(self) -> float | None:
-        """Seconds that a re-run is expected to take; None: unknown."""
 
     def why_not_again(self) -> str:
         """Tell why it is not run again; empty if it is."""
@@ -75,7 +70,6 @@ class FunctionSubject:
     """A function, called without arguments: its errors reach the caller. None for a block of code, which runs once."""
 
     counts_running_frames = True
-    expected_s: float | None = None
 
     def __init__(self, function: Callable[[], object] | None = None) -> None:
         self._function = function

@@ -101,20 +101,6 @@ def test_objects_are_moved_without_their_own_code() -> None:
     assert Lazy.asked == []
 
 
-def test_an_epoch_with_a_dead_proxy_in_it_is_joined_again(detector: Walks) -> None:
-    detector.open()
-    buffer = Buffer(100)
-    values = [weakref.proxy(buffer), Lazy()]
-    del buffer
-    born = detector.born()
-    detector.open()
-    kept = Buffer(200)
-    assert detector.rejoin(born)
-    assert [id(array) for array in detector.look()] == [id(kept)]
-    assert Lazy.asked == []
-    values.clear()
-
-
 def test_the_tests_functions_of_the_c_api_are_left_as_they_are() -> None:
     """ctypes keeps one function object for each name, whose argument types would be changed under a test's feet."""
     code = """
@@ -266,44 +252,3 @@ def test_an_owner_without_a_cycle_stays_old(detector: Walks) -> None:
     detector.open()
     make_cycle_young(owner)
     assert id(owner) not in {id(one) for one in get_objects()}
-
-
-def test_what_an_earlier_epoch_made_becomes_young_again(detector: Walks) -> None:
-    older = [Buffer(100)]
-    detector.open()
-    first = [Buffer(200)]
-    gc.collect()
-    first_too = [Buffer(300)]
-    born = detector.born()
-    detector.open()
-    second = [Buffer(400)]
-    gone = [Buffer(500)]
-    gc.collect()
-    with detector.whole_heap():
-        gone.clear()
-    assert detector.rejoin(born)
-    assert detector.sees_only_young
-    visible = set(map(id, get_objects()))
-    assert visible >= {*map(id, (first, first_too, second)), id(first[0]), id(first_too[0]), id(second[0])}
-    assert not visible & {id(older), id(older[0])}
-    assert detector.look() == second
-    assert detector.walks == 0
-    detector.open()
-    assert detector.look() == []
-
-
-def test_nothing_joins_an_epoch_of_too_many_objects(detector: Walks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_gpuleak.engine.detect.epochs.MOST_BORN", 1000)
-    detector.open()
-    kept = [Buffer(100)]
-    born = detector.born()
-    detector.open()
-    many: list[object] = [[] for _ in range(1001)]
-    assert not detector.rejoin(born)
-    assert detector.look() == []
-    assert len(kept) + len(many)
-
-
-def test_no_births_are_known_outside_an_epoch(detector: Walks) -> None:
-    assert detector.born() == set()
-    assert not detector.rejoin({id(detector)})

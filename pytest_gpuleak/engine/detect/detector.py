@@ -45,15 +45,6 @@ class Detector(Protocol):
     def look(self) -> list[object]:
         """Return the living arrays born since the last `open` or `take_and_age`, without moving the freeze point."""
 
-    def born(self) -> set[int]:
-        """Return the ids of what was born since `open`, of some dead objects too; empty where that is not known."""
-
-    def rejoin(self, born: set[int]) -> bool:
-        """Let `heap.collector` see what an earlier epoch's `born` told beside this epoch's, and no more, if possible.
-
-        `look` still shows this epoch's arrays alone.
-        """
-
     def find(self, identities: set[int]) -> list[object]:
         """Return the arrays alive anywhere on the heap whose id is in `identities`."""
 

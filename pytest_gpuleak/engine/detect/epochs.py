@@ -7,9 +7,6 @@
 from __future__ import annotations
 
 import gc
-from array import array
-from itertools import compress
-from mmap import mmap
 from typing import TYPE_CHECKING, Literal
 
 from pytest_gpuleak.adapters.arrays import (
@@ -21,8 +18,8 @@ from pytest_gpuleak.adapters.arrays import (
     select_arrays,
 )
 from pytest_gpuleak.adapters.bulk import hold_arrays
-from pytest_gpuleak.engine.detect.young_arrays import KeepYoung, make_young
-from pytest_gpuleak.engine.limits import LEAST_FROZEN, LEAST_STAYING, LEAST_STEP, LONG_LIVED_SHARE, MOST_BORN
+from pytest_gpuleak.engine.detect.young_arrays import KeepYoung
+from pytest_gpuleak.engine.limits import LEAST_FROZEN, LEAST_STAYING, LEAST_STEP, LONG_LIVED_SHARE
 from pytest_gpuleak.heap.collector import (
     GcView,
     collect,
@@ -55,8 +52,6 @@ class EpochDetector:
         self._older: dict[tuple[int, int], StorageHandle] = {}  # the epoch's arrays that count as old, by key
         self._youth: KeepYoung | None = None
         self._collected_in_epoch = False
-        # Ids, for each time that the freeze point moved; None: too many. Not on the heap, whose growth is a test's.
-        self._born: list[mmap] | None = []
         self._open = False
         self._started = False
         self._grown = 0
@@ -177,37 +172,6 @@ class EpochDetector:
         with self.whole_heap():
             return find_arrays(identities, get_objects(), array_types(self.frameworks))
 
-    def born(self) -> set[int]:
-        """Return ids of objects. An id that a later object has taken over is just as young."""
-        if not self._open or self.scanning or self.user_frozen or self._view.border_lost or self._born is None:
-            return set()
-        born = set(map(id, get_objects()))
-        for ids in self._born:
-            born.update(memoryview(ids).cast("Q"))
-        return born if len(born) <= MOST_BORN else set()
-
-    def rejoin(self, born: set[int]) -> bool:
-        """Move the objects to the youngest generation. Walks the heap once."""
-        move, own = make_young(), self.born()
-        if move is None or not own:
-            return False
-        bases = array_types(self.frameworks)
-        young = self._noted | set(map(id, select_arrays(get_objects(), bases)))
-        wanted = own | born | young
-        with self.whole_heap():
-            listed = get_objects()
-            found = list(compress(listed, map(wanted.__contains__, map(id, listed))))
-            listed.clear()
-        for value in found:
-            move(value)
-        older = [array for array in select_arrays(found, bases) if id(array) not in young]
-        self._older |= self._by_key(older)
-        older.clear()
-        found.clear()
-        self._noted.clear()  # what was not found is dead
-        self._collected_in_epoch = False
-        return True
-
     def close(self) -> None:
         """Collect the epoch's garbage if the collector is on: `gc.freeze()` resets its counters."""
         self._open = False
@@ -231,7 +195,7 @@ class EpochDetector:
         if self._open and not self._view.border_lost:
             bases = array_types(self.frameworks)
             if bases:
-                self._noted.update(map(id, self._scan.look() if self.scanning else self._young_arrays(bases)))
+                self._noted.update(map(id, self._scan.look() if self.scanning else select_arrays(get_objects(), bases)))
 
     def begin_collection(self) -> None:
         """Follow the arrays born so far through a full collection."""
@@ -242,7 +206,7 @@ class EpochDetector:
             self.note()
             return
         self._collected_in_epoch = True
-        self._youth = KeepYoung(self._young_arrays(bases))
+        self._youth = KeepYoung(select_arrays(get_objects(), bases))
 
     def end_collection(self) -> None:
         """Make arrays that are alive young again; keep the ids of arrays that cannot be moved."""
@@ -251,26 +215,8 @@ class EpochDetector:
             self._noted |= youth.restore()
         self.moved()
 
-    def _young_arrays(self, bases: list[type]) -> list[object]:
-        """Return the visible arrays, and note what is visible, which is about to become old."""
-        young = get_objects()
-        self._note_born(young)
-        return select_arrays(young, bases)
-
-    def _note_born(self, young: list[object]) -> None:
-        if self._born is None or not young:
-            return
-        ids = array("Q", map(id, young))
-        if sum(map(len, self._born)) // ids.itemsize + len(ids) > MOST_BORN:
-            self._born = None
-            return
-        kept = mmap(-1, len(ids) * ids.itemsize)
-        kept.write(ids)
-        self._born.append(kept)
-
     def _forget(self) -> None:
         self._noted.clear()
-        self._born = []
         self._older.clear()
         self._youth = None
         self._collected_in_epoch = False

@@ -63,14 +63,6 @@ class ScanDetector:
         """Return False: there is no freeze point."""
         return False
 
-    def born(self) -> set[int]:
-        """Return nothing: no object's birth is known."""
-        return set()
-
-    def rejoin(self, born: set[int]) -> bool:  # noqa: ARG002 - the protocol's
-        """Return False: the collector shows every object."""
-        return False
-
     def look(self) -> list[object]:
         """Return the arrays that were not there at `open`."""
         return [array for array in self._all() if array_key(array, self._frameworks) not in self._old]

@@ -77,7 +77,7 @@ def run_again(rerun: Rerun, limit_s: float, hang: Hang) -> RerunResult:
         return RerunResult(passed=False, why=str(error))
     if rerun.timed_out:
         rerun.why = f"the re-run took longer than {limit_s:.3g} s and was stopped"
-    return RerunResult(not rerun.why, rerun.why, rerun.timed_out)
+    return RerunResult(not rerun.why, rerun.why)
 
 
 @dataclasses.dataclass(eq=False, repr=False)
