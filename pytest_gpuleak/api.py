@@ -17,7 +17,6 @@ from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.engine.stages import Unguarded
 from pytest_gpuleak.engine.subject import FunctionSubject
 from pytest_gpuleak.engine.suspect import FirstRun, SuspectCheck
-from pytest_gpuleak.engine.suspicion import is_worth_a_check
 from pytest_gpuleak.explain.edge_to_edit import edge_to_edit
 from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.collector import PausedCollector, whole_heap
@@ -271,7 +270,7 @@ def _check(tracker: RunTracker, check: SuspectCheck, policy: Policy) -> tuple[Fi
         paused.enter_context(PausedCollector())
         growth = tracker.counters.end()
         arrays = tracker.left_arrays()
-        if not (arrays or is_worth_a_check(growth, policy, tracker)):
+        if not (arrays or tracker.is_worth_a_check(growth, policy)):
             return ()
         return check.check(FirstRun(arrays, growth, seen=paused.close))
 

@@ -80,14 +80,9 @@ class GarbageCheck:
 
     def findings(self, garbage: Garbage, nodeid: str, policy: Policy) -> tuple[Finding, ...]:
         """Return the findings on a test that has left nothing else."""
-        return judge_garbage(garbage, self._knowledge, nodeid, policy)
-
-
-def judge_garbage(garbage: Garbage, knowledge: SessionKnowledge, nodeid: str, policy: Policy) -> tuple[Finding, ...]:
-    """Return the findings on what a young collection has freed, where a test has left nothing else."""
-    found = judge_cycles(garbage.freed, policy, garbage.rings)
-    how = Judged(1, "1 young", ("a collection",))
-    return tuple(described(one, how, knowledge, nodeid) for one in found)
+        found = judge_cycles(garbage.freed, policy, garbage.rings)
+        how = Judged(1, "1 young", ("a collection",))
+        return tuple(described(one, how, self._knowledge, nodeid) for one in found)
 
 
 def read_rings(

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from pytest_gpuleak.adapters.protocol import OriginLog
+    from pytest_gpuleak.engine.deaths import Left
     from pytest_gpuleak.engine.run_tracker import RunTracker
-    from pytest_gpuleak.engine.runs import Left, Runs
+    from pytest_gpuleak.engine.runs import Runs
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.explain.explanation import Explanation

@@ -26,12 +26,11 @@ from pytest_gpuleak.heap.collector import PausedCollector, collect
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pytest_gpuleak.adapters.protocol import StorageHandle
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.engine.subject import Subject
-    from pytest_gpuleak.explain.untracked_arrays import HeapArrays
+    from pytest_gpuleak.explain.untracked_arrays import ArrayWalk, HeapArrays
     from pytest_gpuleak.model.findings import Finding, Origin
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
@@ -58,10 +57,9 @@ class HostArrays:
         self._guard = guard
         self._grown: list[int] = []
         self._added: list[bool] = []
-        self._before: dict[int, int] | None = None  # all sizes when the recorded run began
+        self._before: ArrayWalk | None = None  # when the recorded run began
         self._recorded = False
-        self._walked: dict[int, int] | None = None  # all sizes at the last walk
-        self._large: dict[int, StorageHandle] = {}
+        self._last: ArrayWalk | None = None
         self._cut = False
         self._lines = TracedLines(knowledge.is_user_file)
         self._origins: dict[int, Origin] = {}
@@ -89,7 +87,7 @@ class HostArrays:
                     self._born = self._arrays().of_young()
         if self._before is not None:
             with self._guard(EXPLAIN):
-                self._compare(self._before)
+                self._compare(self._before.sizes)
             self._before = None
         return self.suspected
 
@@ -112,13 +110,13 @@ class HostArrays:
         if self._recorded or self._cut or len(self._grown) < RUNS_BEFORE_RECORD or not self.suspected:
             return False
         with self._guard(EXPLAIN):
-            if self._may_explain(self._knowledge.known_arrays) or self._may_explain(self._sizes()):
-                self._before = self._sizes(collected=True)
+            if self._may_explain(self._knowledge.walk) or self._may_explain(self._walk()):
+                self._before = self._walk(collected=True)
         self._recorded = True
         return self._before is not None
 
-    def _may_explain(self, sizes: Mapping[int, int] | None) -> bool:
-        return sizes is not None and sum(sizes.values()) > len(self._grown) * self.floor
+    def _may_explain(self, walk: ArrayWalk | None) -> bool:
+        return walk is not None and sum(walk.sizes.values()) > len(self._grown) * self.floor
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -136,13 +134,13 @@ class HostArrays:
         if self._before is not None:
             self._lines.stop()
             with self._guard(EXPLAIN):
-                self._before = self._sizes(collected=True)
+                self._before = self._walk(collected=True)
 
     def note_lines(self) -> None:
         """Note the creating lines of the recorded re-run, and stop tracing it: traced walks take seconds."""
         if self._before is not None:
             with self._guard(EXPLAIN), self._tracker.detector.whole_heap():
-                self._origins = self._lines.of_new(self._arrays(), self._before)
+                self._origins = self._lines.of_new(self._arrays(), self._before.sizes)
         self._lines.stop()
 
     def forget_reruns(self) -> None:
@@ -165,8 +163,7 @@ class HostArrays:
             if grown >= least and (strict or self._added[0] or grown >= self._policy.host_bytes):
                 with self._guard(EXPLAIN):
                     self._find_residue(compiled, least, confirmed=confirmed)
-        if self._walked is not None:
-            self._knowledge.known_arrays, self._knowledge.large_arrays = self._walked, self._large
+        self._knowledge.walk = self._last or self._knowledge.walk
 
     def _may_be_residue(self, *, confirmed: bool) -> bool:
         """Tell whether only the first run may have left arrays; a recorded run may have replaced what it left."""
@@ -191,16 +188,19 @@ class HostArrays:
 
         return HeapArrays(array_types(self._tracker.frameworks.arrays))
 
-    def _sizes(self, *, collected: bool = False) -> dict[int, int] | None:
-        """Return the sizes of all arrays by the key of their memory, collecting the heap before if `collected`."""
+    def _walk(self, *, collected: bool = False) -> ArrayWalk | None:
+        """Walk over the heap, which is collected before if `collected`."""
         with self._tracker.detector.whole_heap():
             if collected:
                 collect(2)
             with PausedCollector():
-                heap = self._arrays()
-                sizes, self._large = heap.sizes(), heap.large
-        self._cut = sizes is None
-        return sizes
+                walk = self._arrays().walk()
+        self._note(walk)
+        return walk
+
+    def _note(self, walk: ArrayWalk | None) -> None:
+        self._cut = walk is None
+        self._last = walk or self._last
 
     def _compare(self, before: Mapping[int, int]) -> None:
         """Note the arrays that are new since the record began, and the memory that has gone."""
@@ -208,10 +208,10 @@ class HostArrays:
             collect(2)
             with PausedCollector():
                 heap = self._arrays()
-                arrays, self._walked = heap.find(lambda key, size: before.get(key) != size)
-                self._cut, self._large = self._walked is None, heap.large
-                if self._walked is not None:
-                    gone = Counter(size for key, size in before.items() if self._walked.get(key) != size)
+                arrays, walk = heap.find(lambda key, size: before.get(key) != size)
+                self._note(walk)
+                if walk is not None:
+                    gone = Counter(size for key, size in before.items() if walk.sizes.get(key) != size)
                     self._runs = UntrackedRuns(gone=gone, grows=True)
                     self._explain(arrays, heap)
                 arrays.clear()
@@ -219,14 +219,11 @@ class HostArrays:
     def _find_residue(self, compiled: int, least: int, *, confirmed: bool) -> None:
         """Choose among all arrays those that explain the first run's growth, and find out who holds them."""
         assert self._growth is not None
-        large = self._knowledge.large_arrays
-        at_walk = self._knowledge.known_arrays.items()
-        alive = {key: size for key, size in at_walk if key not in large or large[key].alive()}
-        known = self._tracker.known_arrays() | alive
+        earlier = self._knowledge.walk
+        known = self._tracker.known_arrays() | (earlier.alive() if earlier is not None else {})
         residue = Residue(self._grown[0], compiled, known, self._born)
-        sizes = self._sizes()
-        self._walked = sizes or self._walked
-        if sizes is None or residue.new_bytes(sizes) < least:
+        walk = self._walk()
+        if walk is None or residue.new_bytes(walk.sizes) < least:
             return
         with self._tracker.detector.whole_heap():
             counters = self._tracker.counters
@@ -236,8 +233,8 @@ class HostArrays:
             freed = before - counters.end().host - max([0, *self._grown[1:]])
             residue = dataclasses.replace(residue, grown=residue.grown - max(freed, 0))
             heap = self._arrays()
-            chosen, now = residue.choose(heap)
-            self._walked, self._cut, self._large = now or self._walked, now is None, heap.large
+            chosen, walk = residue.choose(heap)
+            self._note(walk)
             with PausedCollector():
                 self._runs = UntrackedRuns(
                     confirmed=confirmed, imported=self._growth.modules, sure=frozenset(self._born)

@@ -24,7 +24,7 @@ from pytest_gpuleak.model.findings import Origin
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from pytest_gpuleak.explain.untracked_arrays import HeapArrays
+    from pytest_gpuleak.explain.untracked_arrays import ArrayWalk, HeapArrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Residue:
     known: Mapping[int, int]
     born: Collection[int]
 
-    def choose(self, heap: HeapArrays) -> tuple[list[object], dict[int, int] | None]:
-        """Return the arrays that explain the growth, and all sizes (see `HeapArrays.sizes`). The whole heap must be visible."""
+    def choose(self, heap: HeapArrays) -> tuple[list[object], ArrayWalk | None]:
+        """Return the arrays that explain the growth, and the walk to all (see `HeapArrays.walk`). The whole heap must be visible."""
         room = self.grown + self.grown // SLACK_SHARE
         least = max(room // SMALL_SHARE, 1)
         with PausedCollector():

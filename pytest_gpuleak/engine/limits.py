@@ -129,12 +129,6 @@ MINOR_SHARE: Final = 16
 """Part (1/16) of the limit, or of what a test adds, up to which a finding is a note where larger ones fail without it.
 Bounds: it is not worth an edit, and changes no verdict."""
 
-MOST_COMPARED: Final = 100
-"""Arrays of each run whose paths are compared for the reference that grows. Bounds: the first tell as much as all."""
-
-MOST_EDGES_COMPARED: Final = 20
-"""References of a path that are compared for it. Bounds."""
-
 # Holders.
 
 MOST_WAITING: Final = 200

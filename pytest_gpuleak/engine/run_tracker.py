@@ -25,7 +25,7 @@ from pytest_gpuleak.engine.detect.fixture_ownership import FixtureOwnership, Own
 from pytest_gpuleak.engine.detect.processes import Children
 from pytest_gpuleak.heap.collector import collect_young, epochs_supported, get_objects, installed, why_no_epochs
 from pytest_gpuleak.heap.threads import running_threads
-from pytest_gpuleak.model.readings import HOST
+from pytest_gpuleak.model.readings import HOST, OUTSIDE, OUTSIDE_FLOOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -230,6 +230,24 @@ class RunTracker:
                 least = min(least, policy.retained_bytes)
             return least
         return 0
+
+    def is_worth_a_check(self, growth: Growth, policy: Policy) -> bool:
+        """Tell whether to check a test for its growth alone, as far as what was collected in it may have hidden growth.
+
+        Growth of the host below its limit matters only as arrays that no look at the young objects finds: see
+        `least_host_growth`.
+        """
+        for (device, metric), size in growth.at_most().bytes.items():
+            if device == HOST:
+                grown = size - growth.imported
+                if grown >= 1 and grown >= self.least_host_growth(policy._replace(confirm=1)):
+                    return True
+            elif metric == "reserved":
+                if policy.reserved_bytes is not None and size >= max(policy.reserved_bytes, 1):
+                    return True
+            elif metric in (OUTSIDE, "allocated", "requested") and size >= (OUTSIDE_FLOOR if metric == OUTSIDE else 1):
+                return True
+        return False
 
     def without_workspaces(self, growth: Growth) -> Growth:
         """Return the growth of the run once libraries' workspaces on the devices are freed, which takes microseconds.

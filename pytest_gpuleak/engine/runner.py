@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_gpuleak.adapters.protocol import ArrayFramework
+    from pytest_gpuleak.engine.deaths import Left
     from pytest_gpuleak.engine.run_tracker import RunTracker
-    from pytest_gpuleak.engine.runs import Left, Runs
+    from pytest_gpuleak.engine.runs import Runs
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.model.evidence import Keeper
     from pytest_gpuleak.model.findings import Finding

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.arrays import array_types, find_arrays, framework_of
 from pytest_gpuleak.adapters.bulk import (
@@ -17,6 +17,7 @@ from pytest_gpuleak.adapters.bulk import (
     read_united,
 )
 from pytest_gpuleak.adapters.storages import SharedStorages
+from pytest_gpuleak.engine.deaths import Left, alive_after, collected_in, garbage_of_first, let_go_in
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Settling, rounds
 from pytest_gpuleak.engine.stages import READ
 from pytest_gpuleak.engine.survivors import Leftover, Survivors
@@ -29,36 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.protocol import SettleStep
+    from pytest_gpuleak.engine.deaths import Cause
     from pytest_gpuleak.engine.left_behind import LeftBehind
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.model.readings import ArrayReading
-
-    Cause = Literal["count", "collection", "settled"]
-    """What freed an array: its last reference went, a collection of the whole heap, or a step of the settling."""
-
-
-class Left:
-    """An array that a run (0: the first) left, or that is older (-1). `shared`: an older array may use its storage.
-
-    Once it is dead, `cause` tells what freed it, and `died_in` during or after which run.
-    """
-
-    __slots__ = ("cause", "died_in", "held", "index", "run", "shared")
-
-    def __init__(self, run: int, held: Held, index: int, *, shared: bool = False) -> None:
-        self.run = run
-        self.held = held
-        self.index = index
-        self.shared = shared
-        self.cause: Cause | None = None
-        self.died_in = -1
-
-    def was_alive(self, run: int) -> bool:
-        """Tell whether it was there when a run had ended. What the settling frees was about to go before that run."""
-        if self.cause is None:
-            return self.run <= run
-        return self.run <= run < self.died_in - (self.cause == "settled")
 
 
 class Runs:
@@ -327,14 +303,6 @@ class Runs:
         return frozenset(left.index for left in self._alive)
 
     @property
-    def left_arrays(self) -> bool:
-        """Whether any array is known to have been left."""
-        return bool(self._left)
-
-    def _alive_after(self, run: int) -> frozenset[int]:
-        return frozenset(left.index for left in self._left if left.was_alive(run))
-
-    @property
     def causes(self) -> set[Cause]:
         """What has freed arrays of the first run."""
         return {left.cause for left in self._left if left.run == 0 and left.cause is not None}
@@ -397,7 +365,7 @@ class Runs:
     def moved_storages(self) -> Iterator[tuple[ArrayReading, int]]:
         """Yield a reading of each storage that the last run left (1) or released (-1)."""
         last = self.count - 1
-        now, before = self.alive_now(), self._alive_after(last - 1)
+        now, before = self.alive_now(), alive_after(self._left, last - 1)
         survivors = self.survivors.all()
         yield from ((survivors[index].reading, 1) for index in sorted(now) if survivors[index].run == last)
         yield from ((survivors[index].reading, -1) for index in sorted(before - now))
@@ -415,21 +383,18 @@ class Runs:
 
     def evidence(self, **beside: Any) -> Evidence:
         """Return the evidence for `engine.judge.arrays.judge`, with fields that are known `beside`."""
-        alive = tuple(self._alive_after(run) for run in range(self.count))
-        now, collected = self.alive_now(), defaultdict[int, set[int]](set)
-        for left in self._left:
-            if left.cause == "collection" and left.died_in > left.run and left.died_in not in self._exact:
-                collected[left.died_in].add(left.index)
-        of_first = [one.held.reading for one in self._left if one.cause == "collection" and one.died_in == one.run == 0]
+        alive = tuple(alive_after(self._left, run) for run in range(self.count))
+        now = self.alive_now()
+        collected = collected_in(self._left, self._exact)
         older_gone: dict[int, list[ArrayReading]] = defaultdict(list)
-        for left in self._older_let_go():
+        for left in let_go_in(self._older_gone, self._exact):
             older_gone[left.died_in].append(left.held.reading)
         doubtful = {one.died_in for one in self._older_gone if one.cause == "collection"} - self._exact
         traced = self._traced if self._traced is not None and self._traced < self.count else None
         return Evidence(
             self.survivors.all(),
             alive,
-            (*self._cycles, *of_first),
+            (*self._cycles, *(one.held.reading for one in garbage_of_first(self._left))),
             kept=dict(self._kept),
             kept_before=self._kept_before,
             collected={run: frozenset(gone - now) for run, gone in collected.items()},
@@ -440,12 +405,6 @@ class Runs:
             **beside,
         )
 
-    def _older_let_go(self) -> Iterator[Left]:
-        """Yield the older arrays that were let go in a re-run, and not as garbage."""
-        for left in self._older_gone:
-            if left.cause == "count" or (left.cause == "collection" and left.died_in in self._exact):
-                yield left
-
     def of_reruns(self) -> set[int]:
         """Return the storages of older arrays that died in re-runs: the first run has not let them go."""
-        return {left.held.reading.storage for left in self._older_let_go()}
+        return {left.held.reading.storage for left in let_go_in(self._older_gone, self._exact)}

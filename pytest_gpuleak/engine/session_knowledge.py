@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuleak.adapters.protocol import StorageHandle
     from pytest_gpuleak.engine.left_behind import LeftBehind
     from pytest_gpuleak.engine.older import OlderArrays
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.stages import Safeguards
     from pytest_gpuleak.explain.cycles import CycleReader
     from pytest_gpuleak.explain.lasting_roots import LastingRoots
+    from pytest_gpuleak.explain.untracked_arrays import ArrayWalk
 
 
 class Later(Protocol):
@@ -60,10 +60,8 @@ class SessionKnowledge:
         """Searches so far for what lends arrays their memory."""
         self.library_states: set[tuple[str, int]] = set()
         """Devices and bytes of what libraries keep there for the whole process, as far as a test has made it."""
-        self.known_arrays: dict[int, int] = {}
-        """Bytes of the memory behind untracked arrays at the last walk for them, by its key."""
-        self.large_arrays: dict[int, StorageHandle] = {}
-        """Handles on the large ones of these."""
+        self.walk: ArrayWalk | None = None
+        """The last walk over the heap for untracked arrays."""
 
     @cached_property
     def roots(self) -> LastingRoots:

@@ -9,7 +9,7 @@ from pytest_gpuleak.adapters.protocol import BACKWARD
 from pytest_gpuleak.model.evidence import Survivor
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pytest_gpuleak.adapters.protocol import OriginLog
     from pytest_gpuleak.explain.explanation import Explanation
@@ -81,7 +81,7 @@ class Survivors:
         return frozenset(sharing)
 
     def note_unexplained(
-        self, alive: Iterable[Leftover], unknown: Holder, origins: OriginLog, newest: int, shared: Collection[int] = ()
+        self, alive: Iterable[Leftover], unknown: Holder, origins: OriginLog, newest: int
     ) -> frozenset[int]:
         """Like `note`, with the holder `unknown` for arrays whose holder no earlier run has found."""
         indices = set()
@@ -96,7 +96,6 @@ class Survivors:
             self._all[index] = survivor._replace(
                 holder=holder,
                 created=survivor.created or created,
-                owned=survivor.owned and left.reading.storage not in shared,
             )
         return frozenset(indices)
 

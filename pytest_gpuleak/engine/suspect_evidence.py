@@ -61,7 +61,7 @@ class SuspectEvidence:
         """Rings of garbage, by the id of their array."""
         self.runs = Runs(tracker, guard, () if garbage is None else garbage.freed)
         self.holders = Holders(tracker, knowledge, self.runs, guard)
-        self.counters = CounterEvidence(tracker, knowledge, subject, policy)
+        self.counters = CounterEvidence(tracker, knowledge, subject, policy, self.runs)
         self.programs = ProgramEvidence(tracker, knowledge)
         self.untracked = HostArrays(tracker, knowledge, subject, policy, guard)
         self.counters.watched_growth = self.untracked.watched
@@ -88,7 +88,7 @@ class SuspectEvidence:
 
     def count(self, growth: Growth) -> bool:
         """Take what a run has added to the counters; return whether anything but arrays that stay is suspected."""
-        self.counters.add_run(self.runs, growth)
+        self.counters.add_run(growth)
         grown = self.untracked.add_run(self.counters.unexplained_host, growth)
         return grown or not self.counters.explained
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import compress, filterfalse, repeat
 from operator import is_, is_not
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuleak.adapters.registry import untracked_arrays
 from pytest_gpuleak.heap.array_wrappers import ArrayWrappers
@@ -40,39 +40,52 @@ _HOLD_NOTHING: Final = (str, type(None), CodeType, int)
 """The types of most untracked objects that hold no array, the most common first: each is one pass over the rest."""
 
 
+class ArrayWalk(NamedTuple):
+    """What a walk over the heap has met: the bytes of memory behind arrays, and weak `handles` on what is large, by its key.
+
+    Later memory may have the same address.
+    """
+
+    sizes: Mapping[int, int]
+    handles: Mapping[int, StorageHandle]
+
+    def alive(self) -> dict[int, int]:
+        """Return the bytes of the memory that is not known to be gone, by its key."""
+        return {key: size for key, size in self.sizes.items() if key not in self.handles or self.handles[key].alive()}
+
+
 class HeapArrays:
     """The untracked arrays on the heap, but none of a type in `others`. For a walk the whole heap must be visible."""
 
     def __init__(self, others: Sequence[type]) -> None:
         self.reader = untracked_arrays()
         self._others = others
-        self.large: dict[int, StorageHandle] = {}
-        """Weak handles on the memory of the last walk that is large, by its key: later memory may have the same address."""
 
-    def sizes(self) -> dict[int, int] | None:
-        """Return the bytes of all memory behind arrays, by its key; None where the walk was cut."""
-        return self._sizes_of_plain() if is_tracing() else self.find(lambda *_: False)[1]
+    def walk(self) -> ArrayWalk | None:
+        """Walk the heap for the memory behind all arrays; None where the walk was cut."""
+        return self._walk_to_plain() if is_tracing() else self.find(lambda *_: False)[1]
 
-    def find(self, wanted: Callable[[int, int], bool]) -> tuple[list[object], dict[int, int] | None]:
-        """Return arrays whose key and bytes `wanted` accepts, without other arrays' bases, and what `sizes` returns."""
+    def find(self, wanted: Callable[[int, int], bool]) -> tuple[list[object], ArrayWalk | None]:
+        """Return arrays whose key and bytes `wanted` accepts, without other arrays' bases, and what `walk` returns."""
         if is_tracing():
-            return self.plain(wanted), self._sizes_of_plain()
+            return self.plain(wanted), self._walk_to_plain()
         found: dict[int, object] = {}
         sizes: dict[int, int] = {}
+        handles: dict[int, StorageHandle] = {}
         walk = HeapWalk(Budget(WALK_STEPS), ignore=(id(found),))
         for arrays in self._batches(walk):
             part = self.reader.sizes(arrays, self._others)
             chosen = [array for array, (key, size) in zip(arrays, part, strict=True) if size and wanted(key, size)]
             sizes.update(part)
             held = [(array, key) for array, (key, size) in zip(arrays, part, strict=True) if size >= LEAST_HELD]
-            self.large.update((key, self.reader.hold(array)) for array, key in held)
+            handles.update((key, self.reader.hold(array)) for array, key in held)
             held.clear()
             found.update(zip(map(id, chosen), chosen, strict=True))
             chosen.clear()
             arrays.clear()
         listed = list(found.values())
         found.clear()
-        return listed, sizes if walk.complete else None
+        return listed, ArrayWalk(sizes, handles) if walk.complete else None
 
     def of_young(self) -> set[int]:
         """Return the keys of the memory that the objects visible to the collector hold directly, without a walk."""
@@ -117,11 +130,11 @@ class HeapArrays:
         containers.clear()
         return found
 
-    def _sizes_of_plain(self) -> dict[int, int]:
+    def _walk_to_plain(self) -> ArrayWalk:
         arrays = self.plain(lambda _, size: size > 0)
         sizes = dict(self.reader.sizes(arrays, self._others))
         arrays.clear()
-        return sizes
+        return ArrayWalk(sizes, {})
 
     def key_of(self, array: object) -> int:
         """Return the key of the memory behind an array."""

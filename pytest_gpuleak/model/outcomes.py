@@ -56,7 +56,7 @@ def encode_test(record: TestRecord) -> dict[str, Any]:
     fields = record._asdict()
     fields["findings"] = []
     if record.findings:
-        from pytest_gpuleak.model.findings import encode_finding
+        from pytest_gpuleak.model.finding_codec import encode_finding
 
         fields["findings"] = [encode_finding(finding) for finding in record.findings]
     if record.device_wait is not None:
@@ -70,7 +70,7 @@ def decode_test(data: dict[str, Any]) -> TestRecord:
     """Decode what `encode_test` returned. Raises KeyError or TypeError for anything else."""
     findings: tuple[Finding, ...] = ()
     if data["findings"]:
-        from pytest_gpuleak.model.findings import decode_finding
+        from pytest_gpuleak.model.finding_codec import decode_finding
 
         findings = tuple(map(decode_finding, data["findings"]))
     device_wait = None

@@ -38,7 +38,8 @@ def encode(record: TestRecord | FixtureRecord | KnownLeak) -> dict[str, Any]:
     """Encode a test, fixture or stale entry as dicts, lists and scalars, for JSON and xdist's channel."""
     if isinstance(record, TestRecord):
         return encode_test(record)
-    from pytest_gpuleak.model.findings import KnownLeak, encode_finding
+    from pytest_gpuleak.model.finding_codec import encode_finding
+    from pytest_gpuleak.model.findings import KnownLeak
 
     if isinstance(record, KnownLeak):
         return dict(vars(record))
@@ -47,6 +48,7 @@ def encode(record: TestRecord | FixtureRecord | KnownLeak) -> dict[str, Any]:
 
 def decode_fixture(data: dict[str, Any]) -> FixtureRecord:
     """Decode what `encode` returned for a fixture. Raises KeyError or TypeError for anything else."""
-    from pytest_gpuleak.model.findings import FixtureRecord, decode_finding
+    from pytest_gpuleak.model.finding_codec import decode_finding
+    from pytest_gpuleak.model.findings import FixtureRecord
 
     return FixtureRecord(**{**data, "findings": tuple(map(decode_finding, data["findings"]))})

@@ -174,7 +174,7 @@ def _send(run: Run, records: list[FixtureRecord], output: dict[str, Any]) -> Non
         "sending what the fixtures left", lambda: [encode_safely(record) for record in records], list
     )
     if run.check.late.explained:
-        from pytest_gpuleak.model.findings import encode_finding
+        from pytest_gpuleak.model.finding_codec import encode_finding
 
         output[EXPLAINED_KEY] = run.attempt(
             "sending who holds what was left",

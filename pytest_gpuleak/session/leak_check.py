@@ -5,7 +5,6 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.engine.suspicion import count_compiled, is_worth_a_check, programs_explain
 from pytest_gpuleak.model.outcomes import CHECKED
 from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.device_answers import DeviceAnswers
@@ -283,12 +282,12 @@ class LeakCheck:
     def _suspects(self, growth: Growth, policy: Policy, left: Sequence[object]) -> tuple[Growth, bool]:
         """Tell whether the test is a suspect, for what it has `left` or for its growth; return what is its own of that."""
         tracker, suspected = self.tracker, bool(left)
-        if is_worth_a_check(growth, policy, tracker):
+        if tracker.is_worth_a_check(growth, policy):
             self._own_modules.keep()
             growth = tracker.without_pools(growth)
             if not suspected:
                 growth = tracker.without_workspaces(growth)
-                suspected = is_worth_a_check(growth, policy, tracker)
+                suspected = tracker.is_worth_a_check(growth, policy)
         return growth, tracker.compiled() | tracker.opens_files() | suspected
 
     def _collect_garbage(self, arrays: list[object], growth: Growth, ended: EndedRun) -> tuple[Garbage | None, Growth]:
@@ -306,12 +305,7 @@ class LeakCheck:
             self._garbage_check = GarbageCheck(tracker, self.knowledge)
         garbage = self._garbage_check.collect(arrays, self._instance, attempt.nodeid, attempt.policy)
         attempt.note_check(began)
-        if (
-            garbage is not None
-            and not arrays
-            and is_worth_a_check(growth, attempt.policy, tracker)
-            and not programs_explain(growth, count_compiled(tracker.frameworks, self.knowledge.programs))
-        ):
+        if garbage is not None and not arrays and tracker.is_worth_a_check(growth, attempt.policy):
             growth = growth.lowest(tracker.counters.end())
         return garbage, growth
 

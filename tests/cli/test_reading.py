@@ -10,14 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.model.findings import (
-    Autograd,
-    BaselineStatus,
-    FixtureRecord,
-    KnownLeak,
-    decode_finding,
-    encode_finding,
-)
+from pytest_gpuleak.model.finding_codec import decode_finding, encode_finding
+from pytest_gpuleak.model.findings import Autograd, BaselineStatus, FixtureRecord, KnownLeak
 from pytest_gpuleak.reports.json import read as reading
 from pytest_gpuleak.reports.json.journal import Journal
 from pytest_gpuleak.reports.json.read import ACCEPTED, UnusableReport, read_report

@@ -127,7 +127,8 @@ def test_the_rest_of_an_arrays_own_block_is_no_room_for_another_tests_array(metr
     evidence: Any = object.__new__(CounterEvidence)
     evidence._policy = Policy()
     (run,) = device_runs(1024, metric=metric)
-    assert evidence._room(Storages(*survivors("cuda:0", 0, size=513)), run.growth) == room
+    evidence._left = Storages(*survivors("cuda:0", 0, size=513))
+    assert evidence._room(run.growth) == room
 
 
 def test_requested_bytes_that_lag_behind_are_no_growth() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuleak.engine.judge.growing_reference import growing_reference
+from pytest_gpuleak.engine.judge.growth import growing_reference
 from pytest_gpuleak.model.findings import Holder, PathStep
 
 pytestmark = pytest.mark.interpreter

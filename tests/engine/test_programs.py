@@ -6,13 +6,10 @@ import contextlib
 import types
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from pytest_gpuleak.engine.confirm.program_evidence import ProgramEvidence
 from pytest_gpuleak.engine.limits import PROGRAM_BYTES
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.engine.stages import Unguarded
-from pytest_gpuleak.engine.suspicion import programs_explain
 from pytest_gpuleak.model.readings import HOST, Growth
 
 if TYPE_CHECKING:
@@ -48,20 +45,6 @@ class Evidence:
         self.evidence.expect_run()
         self.names += added
         self.evidence.add_run()
-
-
-@pytest.mark.parametrize(
-    ("growth", "explained"),
-    [
-        (Growth({HEAP: 2 * PROGRAM_BYTES}), True),
-        (Growth({HEAP: 2 * PROGRAM_BYTES + 1}), False),
-        (Growth({HEAP: 2 * PROGRAM_BYTES + 1}, imported=1), True),
-        (Growth({HEAP: PROGRAM_BYTES, ("cuda:0", "allocated"): 512}), False),
-    ],
-)
-def test_programs_explain_the_hosts_growth_by_their_number(growth: Growth, explained: bool) -> None:
-    assert programs_explain(growth, 2) is explained
-    assert not programs_explain(growth, 0)
 
 
 def test_what_a_test_compiled_is_a_reason_to_run_it_again() -> None:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from pytest_gpuleak.model import findings
 from pytest_gpuleak.model import records as run_records
-from pytest_gpuleak.model.findings import Autograd, FixtureRecord, decode_finding, encode_finding
+from pytest_gpuleak.model.finding_codec import decode_finding, encode_finding
+from pytest_gpuleak.model.findings import Autograd, FixtureRecord
 from pytest_gpuleak.model.peak_parts import MAX_ROWS
 from pytest_gpuleak.reports import formats
 from pytest_gpuleak.reports.formats import write_report

@@ -40,11 +40,14 @@ FIRST_RERUN = 2
 class CounterEvidence:
     """Collect what each run of a suspect added to the counters."""
 
-    def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge, subject: Subject, policy: Policy) -> None:
+    def __init__(
+        self, tracker: RunTracker, knowledge: SessionKnowledge, subject: Subject, policy: Policy, left: Runs
+    ) -> None:
         self._tracker = tracker
         self._knowledge = knowledge
         self._subject = subject
         self._policy = policy
+        self._left = left
         self._runs: list[CounterRun] = []
         self._suspected: set[str] = set()
         self._grown: set[str] = set()
@@ -67,20 +70,19 @@ class CounterEvidence:
         began, self._collections = self._collections, full_collections()
         self._is_exact = began != self._collections
 
-    def add_run(self, investigation: Runs, growth: Growth) -> bool:
-        """Settle a run's counters and note them; return whether arrays, also unread, leave growth unexplained."""
+    def add_run(self, growth: Growth) -> None:
+        """Settle a run's counters and note what no array explains, unread arrays included."""
         self._is_bound = not self._is_exact and self._policy.confirm > 0
-        growth = self._settled(investigation, growth)
+        growth = self._settled(growth)
         if not self._runs:
-            growth = self._without_library_states(investigation, growth)
-        with self._tracker.detector.whole_heap() if self._room(investigation, growth) else contextlib.nullcontext():
-            not_read = self._reveal(investigation, growth)
-        self._grown = self._unexplained(investigation, growth)
+            growth = self._without_library_states(growth)
+        with self._tracker.detector.whole_heap() if self._room(growth) else contextlib.nullcontext():
+            not_read = self._reveal(growth)
+        self._grown = self._unexplained(growth)
         self._suspected |= self._grown
-        self.unexplained_host = growth.host - self._explained_host(investigation, growth)
+        self.unexplained_host = self._unexplained_host(growth)
         self._runs.append(CounterRun(growth, self._end_record(), not_read=not_read))
         self._collections = full_collections()
-        return bool(self._grown) or investigation.left_arrays
 
     def forget_reruns(self) -> None:
         """Forget all re-runs, because a re-run could not be recorded to its end."""
@@ -152,36 +154,36 @@ class CounterEvidence:
         limits = self._limits if HOST in self._grown else {}
         return judge_counters(self._runs, evidence, self._policy, limits, known_host) if self._runs else ()
 
-    def _unexplained(self, investigation: Runs, growth: Growth) -> set[str]:
-        return suspects(growth, self._known(investigation), self._policy, self._limits)
+    def _unexplained(self, growth: Growth) -> set[str]:
+        return suspects(growth, self._known(), self._policy, self._limits)
 
-    def _known(self, investigation: Runs) -> dict[str, int]:
-        sizes, arrays = investigation.added()
+    def _known(self) -> dict[str, int]:
+        sizes, arrays = self._left.added()
         return {**sizes, HOST: sizes.get("cpu", 0) + ARRAY_OBJECTS * arrays}
 
-    def _explained_host(self, investigation: Runs, growth: Growth) -> int:
+    def _unexplained_host(self, growth: Growth) -> int:
         # Every host counter includes CPU tensors.
-        return self._known(investigation).get(HOST, 0) + growth.imported + growth.compiled
+        return growth.host - self._known().get(HOST, 0) - growth.imported - growth.compiled
 
-    def _settled(self, investigation: Runs, growth: Growth) -> Growth:
+    def _settled(self, growth: Growth) -> Growth:
         """Settle, and return the growth that remains. Never more than at first: later growth is the plugin's own."""
         growth = self._bounded(growth)
         # Unread arrays are searched for on the whole heap, so rule out first what a young collection frees.
         # The devices first: clearing a workspace takes microseconds, a full collection a tenth of a second.
-        if self._may_go(investigation, growth):
+        if self._may_go(growth):
             cheap = (*device_steps(self._knowledge.safeguards, self._tracker.frameworks), *CHEAP_STEPS)
-            growth = self._lowest(growth, cheap, lambda now: self._may_go(investigation, now))
+            growth = self._lowest(growth, cheap, self._may_go)
             # Those of the run's own tensors, for which the heap need not be thawed: where they explain all, it stays so.
-            self._reveal(investigation, growth)
-        if not self._unexplained(investigation, growth):
+            self._reveal(growth)
+        if not self._unexplained(growth):
             return growth
         self._is_bound = self._is_bound and not self._subject.why_not_again()
         if not self._runs:
-            self._first_is_unsettled = self._is_bound and self._is_of_host(investigation, growth)
+            self._first_is_unsettled = self._is_bound and self._is_of_host(growth)
             if self._first_is_unsettled:
                 return growth
-        full = self._full_steps(investigation)
-        return self._lowest(growth, full, lambda now: bool(self._unexplained(investigation, now)))
+        full = self._full_steps()
+        return self._lowest(growth, full, lambda now: bool(self._unexplained(now)))
 
     def _lowest(self, growth: Growth, steps: Iterable[SettleStep], matters: Callable[[Growth], bool]) -> Growth:
         """Take settle steps as long as what is left of the growth matters."""
@@ -195,47 +197,47 @@ class CounterEvidence:
     def _bounded(self, growth: Growth) -> Growth:
         return growth.at_most() if self._is_bound else growth
 
-    def _full_steps(self, investigation: Runs) -> tuple[SettleStep, ...]:
-        collections = () if investigation.collected else (full_collection(self._knowledge.safeguards),)
+    def _full_steps(self) -> tuple[SettleStep, ...]:
+        collections = () if self._left.collected else (full_collection(self._knowledge.safeguards),)
         return (*collections, *self._subject.settle_steps(), Waits(self._tracker.threads))
 
-    def _is_of_host(self, investigation: Runs, growth: Growth) -> bool:
+    def _is_of_host(self, growth: Growth) -> bool:
         """Tell whether no device's allocator has grown, so that the re-run comes before what walks the whole heap.
 
         The first test to use a kernel of CUDA adds its module to the heap, 10 to 170 MiB, and to the device, as each test
         after it for its own.
         """
         inside = growth._replace(bytes={key: size for key, size in growth.bytes.items() if key[1] != OUTSIDE})
-        return self._unexplained(investigation, inside) <= {HOST}
+        return self._unexplained(inside) <= {HOST}
 
-    def _without_library_states(self, investigation: Runs, growth: Growth) -> Growth:
+    def _without_library_states(self, growth: Growth) -> Growth:
         """Leave out what a library keeps for the whole process: the test that uses it first has leaked nothing."""
-        known, met = self._known(investigation), self._knowledge.library_states
-        for device in self._unexplained(investigation, growth) - {HOST}:
+        known, met = self._known(), self._knowledge.library_states
+        for device in self._unexplained(growth) - {HOST}:
             for size in self._tracker.frameworks.library_states(device):
                 if (device, size) not in met and growth.of(device) - known.get(device, 0) >= size:
                     met.add((device, size))
                     growth = growth.without(device, size)
         return growth
 
-    def _may_go(self, investigation: Runs, growth: Growth) -> bool:
+    def _may_go(self, growth: Growth) -> bool:
         """Tell whether growth is left that matters, so that a collection of what is young is worth a try."""
-        return self._grows(investigation, growth) or bool(self._room(investigation, growth))
+        return self._grows(growth) or bool(self._room(growth))
 
-    def _grows(self, investigation: Runs, growth: Growth) -> bool:
-        if self._unexplained(investigation, growth):
+    def _grows(self, growth: Growth) -> bool:
+        if self._unexplained(growth):
             return True
         watched = self.watched_growth
         if watched is None or not self._tracker.may_have_added_arrays:
             return False
-        return growth.host - self._explained_host(investigation, growth) > watched
+        return self._unexplained_host(growth) > watched
 
-    def _reveal(self, investigation: Runs, growth: Growth) -> frozenset[str]:
+    def _reveal(self, growth: Growth) -> frozenset[str]:
         """Give unread arrays of visible ones, which C++ alone knows, to the runs where the counters have room for them.
 
         Return the devices on which some could not be read.
         """
-        room = self._room(investigation, growth)
+        room = self._room(growth)
         if not room:
             return frozenset()
         # One search for all devices: reading creates Python objects, which a second search would count as known.
@@ -245,20 +247,20 @@ class CounterEvidence:
             # A device's counter is exact; the host's counts every object that the test has made, and what modules and
             # programs take of its growth is an estimate.
             slack = room[device] // SLACK_SHARE + growth.imported + growth.compiled if device == "cpu" else 0
-            investigation.add_hidden(share_of(arrays, room[device], slack, frameworks.arrays))
+            self._left.add_hidden(share_of(arrays, room[device], slack, frameworks.arrays))
         return frozenset(not_read)
 
-    def _room(self, investigation: Runs, growth: Growth) -> dict[str, int]:
+    def _room(self, growth: Growth) -> dict[str, int]:
         """Return by device the bytes that no array explains and that unread arrays may hold."""
-        known = self._known(investigation)
+        known = self._known()
         room = {device: growth.of(device) - known.get(device, 0) for device in growth.devices}
         if any((device, "requested") not in growth.bytes for device in room):
             # The rests of the arrays' own blocks are no room for an array of another test.
-            for reading, sign in investigation.moved_storages():
+            for reading, sign in self._left.moved_storages():
                 for device, size in reading.places():
                     if device in room and (device, "requested") not in growth.bytes:
                         room[device] -= sign * (-size % BLOCK)
-        unexplained = growth.host - self._explained_host(investigation, growth)
+        unexplained = self._unexplained_host(growth)
         # Before the first run is settled, gradients are searched for only where it may have made any.
         if unexplained >= self._policy.retained_bytes and (
             self._runs or not self._first_is_unsettled or self._tracker.may_have_made_gradients

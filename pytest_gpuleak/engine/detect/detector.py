@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,17 +15,12 @@ class Detector(Protocol):
     Between calls it holds no array. The lists that it returns hold arrays: drop them before user code runs again.
     """
 
-    mode: Literal["epoch", "scan"]
-
     @property
     def sees_only_young(self) -> bool:
         """Tell whether `heap.collector` sees exactly what was born since `open` or `take_and_age`."""
 
     def watch_collections(self, function: Callable[[str], None]) -> None:
         """Call a function with ``start`` and ``stop`` around collections that may free what is older than the epoch."""
-
-    def start(self) -> None:
-        """Begin to watch the process."""
 
     def stop(self) -> None:
         """Restore the process as it was found. May be called twice."""

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import (
     are_plain,
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 class EpochDetector:
     """Detect by epochs."""
-
-    mode: Literal["epoch", "scan"] = "epoch"
 
     def __init__(self, frameworks: list[ArrayFramework]) -> None:
         self.frameworks = frameworks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import array_key, array_types, find_arrays, select_arrays
 from pytest_gpuleak.heap.collector import installed, whole_heap
@@ -26,8 +26,6 @@ def visible_objects() -> list[object]:
 class ScanDetector:
     """Detect by two scans of the heap, whose objects `objects` returns."""
 
-    mode: Literal["epoch", "scan"] = "scan"
-
     def __init__(
         self, frameworks: Sequence[ArrayFramework], objects: Callable[[], list[object]] = visible_objects
     ) -> None:
@@ -44,9 +42,6 @@ class ScanDetector:
     def watch_collections(self, function: Callable[[str], None]) -> None:
         """Call a function before and after each collection in a test: a young one, too, sees garbage of earlier tests."""
         self._callback = lambda phase, _info: function(phase)
-
-    def start(self) -> None:
-        """Do nothing: no function is replaced."""
 
     def stop(self) -> None:
         """Forget the arrays seen."""

@@ -6,8 +6,7 @@ import dataclasses
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.engine.judge.growing_reference import growing_reference
-from pytest_gpuleak.engine.judge.growth import Group, compare_runs, group_by_root
+from pytest_gpuleak.engine.judge.growth import Group, compare_runs, group_by_root, growing_reference
 from pytest_gpuleak.engine.judge.replacements import compare
 from pytest_gpuleak.engine.limits import MINOR_SHARE
 from pytest_gpuleak.model.findings import MAX_ARRAYS_SHOWN, ArrayInfo, Finding, FindingKind, Holder, Origin

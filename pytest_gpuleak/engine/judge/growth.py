@@ -1,10 +1,11 @@
-"""Group what the runs of one suspect left by the roots that hold it, for the text of its findings. Pure."""
+"""Group what the runs of one suspect left by the roots that hold it, and find the references that grow, for the text. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter, defaultdict, deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.engine.judge.replacements import compare, form_of, place_of, root_and_form, stem_of
 from pytest_gpuleak.model.findings import FREED
@@ -13,9 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from pytest_gpuleak.model.evidence import Evidence, Root, Survivor
-    from pytest_gpuleak.model.findings import FindingKind
+    from pytest_gpuleak.model.findings import FindingKind, Holder, PathStep
 
     Key = Callable[[Survivor], Any]
+
+_ATTRIBUTE: Final = re.compile(r"\.[^\W\d]\w*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,3 +210,36 @@ def _with_lines(
                 member = member._replace(created=like.created)  # noqa: PLW2901 - the same, with its line
         result.append(member)
     return result
+
+
+def growing_reference(shown: Holder, first: Iterable[Holder], added: Iterable[Holder]) -> int | None:
+    """Return the index in ``shown.path`` of the reference that each run adds; None where the paths do not tell.
+
+    `shown` and `first` are holders of the first run, `added` those of the first re-run. What that added has a reference
+    that no first path has: ``STATE['log'][1]`` beside ``STATE['log'][0]``. The nearest one to the root counts, since a
+    new object brings the references below it, and an item of a container before an attribute, by which a chain of
+    objects grows: ``LAST.value`` and, behind it, ``LAST.previous.value``.
+    """
+    known: dict[
+        tuple[int, PathStep], int
+    ] = {}  # a number for each way that begins a path, by the way before it and a step
+    for holder in first:
+        way = 0
+        for step in holder.path:
+            way = known.setdefault((way, step), len(known) + 1)
+    items: set[int] = set()
+    attributes: set[int] = set()
+    for holder in added:
+        way = 0
+        for index, (step, beside) in enumerate(zip(shown.path, holder.path, strict=False)):
+            if (way, beside) not in known:
+                if holder.root == shown.root and step.type == beside.type:
+                    if step.edge.startswith("[") and beside.edge.startswith("["):
+                        items.add(index)
+                    elif _ATTRIBUTE.fullmatch(step.edge) and _ATTRIBUTE.fullmatch(beside.edge):
+                        attributes.add(index)
+                break
+            if step != beside:
+                break
+            way = known[way, beside]
+    return min(items or attributes, default=None)

@@ -7,7 +7,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.model.device_wait import encode_wait
-from pytest_gpuleak.model.findings import Edit, Finding, FixtureRecord, KnownLeak, encode_finding
+from pytest_gpuleak.model.finding_codec import encode_finding
+from pytest_gpuleak.model.findings import Edit, Finding, FixtureRecord, KnownLeak
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.outcomes import TestRecord
 from pytest_gpuleak.reports.json.plain import plain

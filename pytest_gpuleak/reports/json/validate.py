@@ -13,7 +13,8 @@ import typing
 from typing import TYPE_CHECKING, Any, Literal, Union
 
 from pytest_gpuleak.model.device_wait import DeviceWait
-from pytest_gpuleak.model.findings import Contribution, Finding, FixtureRecord, KnownLeak, with_baseline_status
+from pytest_gpuleak.model.finding_codec import with_baseline_status
+from pytest_gpuleak.model.findings import Contribution, Finding, FixtureRecord, KnownLeak
 from pytest_gpuleak.model.text import clean_text, shorten_middle
 
 if TYPE_CHECKING:

@@ -138,7 +138,7 @@ class Recorder:
 
     def take_explained(self, worker: str, encoded: list[tuple[str, Verdict, list[dict[str, Any]], float]]) -> None:
         """Take an ended worker's findings whose holders it has searched for after their tests were reported."""
-        from pytest_gpuleak.model.findings import decode_finding
+        from pytest_gpuleak.model.finding_codec import decode_finding
 
         explained = [
             (nodeid, verdict, tuple(map(decode_finding, found)), search_s)

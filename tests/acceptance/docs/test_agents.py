@@ -94,13 +94,14 @@ def cut(file: Path, edit: dict[str, Any]) -> None:
 
 
 def test_it_names_fields_and_codes_that_exist() -> None:
-    from pytest_gpuleak.model import findings
     from pytest_gpuleak.model.codes.table import CODES
+    from pytest_gpuleak.model.finding_codec import encode_finding
+    from pytest_gpuleak.model.findings import Finding
 
     rows = re.findall(r"^ *\| (`.*?) \|", TEXT, re.MULTILINE)
     named = {name.partition("[")[0] for row in rows for name in re.findall(r"`([\w.\[\]]+)`", row)}
     assert len(named) == 7
-    assert named <= {*findings.encode_finding(findings.Finding("growing", True, "cpu", 1, 1, 1, "aa"))}
+    assert named <= {*encode_finding(Finding("growing", True, "cpu", 1, 1, 1, "aa"))}
     assert set(re.findall(r"GL\d+", TEXT)) <= CODES.keys()
     assert len(TEXT.splitlines()) < 60
 

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_gpuleak.adapters.registry import untracked_array_counts
 from pytest_gpuleak.engine.judge.untracked import CUT
-from pytest_gpuleak.explain.untracked_arrays import HeapArrays
+from pytest_gpuleak.explain.untracked_arrays import ArrayWalk, HeapArrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -638,7 +638,7 @@ def test_the_recorded_run_alone_is_traced(run: Runner) -> None:
     "kept", ["KEPT.append(np.ones(2**18))", "KEPT[:] = KEPT or [np.ones(2**18)]"], ids=["grows", "once"]
 )
 def test_a_walk_that_was_cut_makes_a_note(run: Runner, monkeypatch: pytest.MonkeyPatch, kept: str) -> None:
-    monkeypatch.setattr(HeapArrays, "sizes", lambda _: None)
+    monkeypatch.setattr(HeapArrays, "walk", lambda _: None)
     found = run(
         f"""
         import numpy as np
@@ -664,7 +664,7 @@ def test_a_walk_that_was_cut_makes_a_note(run: Runner, monkeypatch: pytest.Monke
 def test_a_second_walk_that_was_cut_makes_a_note(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the first of two walks did not meet would look new."""
     monkeypatch.setattr(HeapArrays, "find", lambda *_: ([], None))
-    monkeypatch.setattr(HeapArrays, "sizes", lambda _: {1: 64 * MIB})
+    monkeypatch.setattr(HeapArrays, "walk", lambda _: ArrayWalk({1: 64 * MIB}, {}))
     found = run(
         """
         import numpy as np
@@ -682,7 +682,7 @@ def test_a_second_walk_that_was_cut_makes_a_note(run: Runner, monkeypatch: pytes
 def test_growth_beyond_the_hosts_limit_fails_although_a_walk_was_cut(
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(HeapArrays, "sizes", lambda _: None)
+    monkeypatch.setattr(HeapArrays, "walk", lambda _: None)
     found = run(
         """
         import numpy as np

@@ -1,0 +1,66 @@
+"""Know how each array died that a suspect's runs left, and tell what that means for the evidence. Pure, but for handles."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from pytest_gpuleak.adapters.bulk import Held
+
+    Cause = Literal["count", "collection", "settled"]
+    """What freed an array: its last reference went, a collection of the whole heap, or a step of the settling."""
+
+
+class Left:
+    """An array that a run (0: the first) left, or that is older (-1). `shared`: an older array may use its storage.
+
+    Once it is dead, `cause` tells what freed it, and `died_in` during or after which run.
+    """
+
+    __slots__ = ("cause", "died_in", "held", "index", "run", "shared")
+
+    def __init__(self, run: int, held: Held, index: int, *, shared: bool = False) -> None:
+        self.run = run
+        self.held = held
+        self.index = index
+        self.shared = shared
+        self.cause: Cause | None = None
+        self.died_in = -1
+
+    def was_alive(self, run: int) -> bool:
+        """Tell whether it was there when a run had ended. What the settling frees was about to go before that run."""
+        if self.cause is None:
+            return self.run <= run
+        return self.run <= run < self.died_in - (self.cause == "settled")
+
+
+def alive_after(left: Iterable[Left], run: int) -> frozenset[int]:
+    """Return the survivors' indices of what was alive when a run had ended."""
+    return frozenset(one.index for one in left if one.was_alive(run))
+
+
+def garbage_of_first(left: Iterable[Left]) -> list[Left]:
+    """Return what a collection freed before the first re-run: nothing can have replaced it."""
+    return [one for one in left if one.cause == "collection" and one.died_in == one.run == 0]
+
+
+def collected_in(left: Iterable[Left], exact: Collection[int]) -> dict[int, set[int]]:
+    """Return by re-run the indices of what a collection freed in it: garbage, or replaced through a cycle.
+
+    In one that began from a settled heap (`exact`) nothing was garbage.
+    """
+    found: dict[int, set[int]] = defaultdict(set)
+    for one in left:
+        if one.cause == "collection" and one.died_in > one.run and one.died_in not in exact:
+            found[one.died_in].add(one.index)
+    return found
+
+
+def let_go_in(older: Iterable[Left], exact: Collection[int]) -> Iterator[Left]:
+    """Yield the older arrays that a re-run let go, and that were no garbage."""
+    for one in older:
+        if one.cause == "count" or (one.cause == "collection" and one.died_in in exact):
+            yield one
