@@ -52,7 +52,7 @@ NO_LIMITS: Final = {
     "engine/confirm/counter_evidence.py": {"FIRST_RERUN"},  # the second run
     # What a text lists.
     "engine/judge/arrays.py": {"MAX_CYCLE_SHOWN", "MAX_DEVICES_SHOWN"},
-    "engine/judge/programs.py": {"MAX_SHOWN"},
+    "engine/confirm/program_evidence.py": {"MAX_SHOWN"},
     "engine/judge/processes.py": {"MAX_SHOWN"},
     "engine/confirm/open_files.py": {"MAX_FILES_NAMED"},
     "engine/left_behind.py": {"MAX_HOLDERS"},

@@ -14,7 +14,7 @@ from unittest.mock import CallableMixin, MagicMock, Mock, NonCallableMock, call
 import pytest
 
 from pytest_gpuleak.adapters.registry import own_frameworks
-from pytest_gpuleak.session.rerun.unseen import lists, name_counters, process
+from pytest_gpuleak.session.rerun.unseen import after_verdict, process
 from pytest_gpuleak.session.rerun.unseen.plugins import HIDDEN, REFUSED
 from pytest_gpuleak.session.rerun.unseen.pytest_state import (
     count_failed_subtests,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.interpreter
 
 
-@pytest.mark.parametrize("keep", [*OF_PROCESS, *lists.KEEPERS], ids=lambda keep: keep.__name__)
+@pytest.mark.parametrize("keep", [*OF_PROCESS, *after_verdict.KEEPERS], ids=lambda keep: keep.__name__)
 def test_state_of_the_process(keep: Callable[[], Callable[[], None]]) -> None:
     trace = sys.gettrace()
     keep()()
@@ -52,7 +52,7 @@ def _new_names() -> list[str]:
 
 def test_names_of_threads_and_processes() -> None:
     _new_names()
-    restore = name_counters.keep_name_counters()
+    restore = process.keep_name_counters()
     first, second = _new_names(), _new_names()
     restore()
     assert not set(first) & set(second)
@@ -63,7 +63,7 @@ def test_names_of_threads_and_processes() -> None:
 def test_a_counter_that_a_test_has_replaced_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     for own in (lambda: 7, itertools.count(10, 2).__next__):
         monkeypatch.setattr(threading, "_counter", own)
-        restore = name_counters.keep_name_counters()
+        restore = process.keep_name_counters()
         threading.Thread()
         restore()
         assert vars(threading)["_counter"] is own
@@ -140,7 +140,7 @@ def test_calls_of_mocks_are_cut_back() -> None:
     parent("before")
     parent.child("before")
     other[0]
-    restore = lists._keep_mocks()
+    restore = after_verdict._keep_mocks()
     parent("again")
     parent.child("again")
     other[1]
@@ -154,7 +154,7 @@ def test_calls_of_mocks_are_cut_back() -> None:
 def test_calls_of_mocks_that_are_new_or_reset_stay() -> None:
     """As a first run would have left them."""
     before = Mock()
-    restore = lists._keep_mocks()
+    restore = after_verdict._keep_mocks()
     new = Mock()
     new(1)
     before.reset_mock()
@@ -167,7 +167,7 @@ def test_mocks_work_as_before_and_are_not_kept_alive() -> None:
     methods = [vars(CallableMixin)["_increment_mock_call"], vars(NonCallableMock)["reset_mock"]]
     mock = Mock()
     reference = weakref.ref(mock)
-    restore = lists._keep_mocks()
+    restore = after_verdict._keep_mocks()
     mock(1)
     del mock
     gc.collect()

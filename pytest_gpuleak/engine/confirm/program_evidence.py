@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.engine.judge.programs import judge_programs
 from pytest_gpuleak.engine.limits import PROGRAM_BYTES
 from pytest_gpuleak.heap.collector import collect, collect_young
+from pytest_gpuleak.model.findings import Contribution, Finding
+from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.readings import HOST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
-    from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.readings import Growth
 
 
@@ -103,3 +103,34 @@ class ProgramEvidence:
 
     def _names(self) -> list[str]:
         return self._tracker.frameworks.program_names()
+
+
+MAX_SHOWN = 20
+"""Programs that are listed."""
+
+HINT = (
+    "Compile a function once, at module level, and call it with what compares equal from run to run: arrays in place of "
+    "Python numbers, static arguments with `__eq__` and `__hash__` by value."
+)
+
+
+def judge_programs(added: Sequence[Counter[str]]) -> tuple[Finding, ...]:
+    """Return one finding, which fails nothing, if every re-run has added programs; `added` counts them by name."""
+    if not added or not all(added):
+        return ()
+    last = added[-1]
+    parts = [Contribution(name, 0, count) for name, count in last.most_common(MAX_SHOWN)]
+    return (
+        Finding(
+            kind="recompiled",
+            failed=False,
+            device="cpu",
+            count=sum(last.values()),
+            bytes=0,
+            bytes_per_run=0,
+            fingerprint=fingerprint("recompiled", None),
+            metric="programs",
+            contributions=tuple(parts),
+            hint=HINT,
+        ),
+    )

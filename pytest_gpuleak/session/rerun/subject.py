@@ -14,10 +14,9 @@ from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.pytest_internals import fixtures_of, log_handlers, release_values
 from pytest_gpuleak.session.rerun.hanging import Hang
 from pytest_gpuleak.session.rerun.rerun import Rerun, limit_of, run_again
-from pytest_gpuleak.session.rerun.unseen.lists import keep_lists
+from pytest_gpuleak.session.rerun.unseen.after_verdict import keep_lists, keep_shared_values
 from pytest_gpuleak.session.rerun.unseen.plugins import why_not_again
 from pytest_gpuleak.session.rerun.unseen.restoring import keep_each
-from pytest_gpuleak.session.rerun.unseen.shared_values import keep_shared_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

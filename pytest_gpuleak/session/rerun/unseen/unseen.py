@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.rerun.unseen import libraries, output, process, pytest_state
-from pytest_gpuleak.session.rerun.unseen.name_counters import keep_name_counters
 from pytest_gpuleak.session.rerun.unseen.plugins import hide_from_plugins
 from pytest_gpuleak.session.rerun.unseen.random_state import keep_random_states
 from pytest_gpuleak.session.rerun.unseen.restoring import all_of, keep_each
@@ -45,7 +44,7 @@ OF_PROCESS: tuple[Callable[[], Restore], ...] = (
     keep_random_states,
     process.keep_environment,
     process.keep_sys,
-    keep_name_counters,
+    process.keep_name_counters,
     process.keep_settings,
     process.keep_signals,
     process.keep_modules,
@@ -56,7 +55,7 @@ OF_PROCESS: tuple[Callable[[], Restore], ...] = (
     libraries.keep_event_loop,
     libraries.keep_tracemalloc,
 )
-"""What a test may have set in the process. Lists that grow are cut back after the verdict: see `lists`."""
+"""What a test may have set in the process. Lists that grow are cut back after the verdict: see `after_verdict`."""
 
 
 class Hidden(NamedTuple):
