@@ -39,23 +39,18 @@ class Explained(NamedTuple):
     findings: tuple[Finding, ...]
 
 
-class Verdicts(NamedTuple):
-    """The verdict on a test whose holders are not known yet: `described` findings, of which `of_arrays` are the arrays'.
+class Waiting(NamedTuple):
+    """A judged test, with what its runs left: weak handles and plain data, no array, and nothing of pytest's.
 
-    `how` tells how its runs were judged.
+    Of the `described` findings the first `of_arrays` are the arrays', which have no holders yet; `how` tells how its runs were
+    judged.
     """
 
     nodeid: str
     policy: Policy
     how: Judged
     described: tuple[Finding, ...]
-    of_arrays: frozenset[int]
-
-
-class Waiting(NamedTuple):
-    """A judged test, with what its runs left: weak handles and plain data, no array, and nothing of pytest's."""
-
-    verdicts: Verdicts
+    of_arrays: int
     runs: Runs
     holders: Holders
     evidence: Callable[[], Evidence]
@@ -89,9 +84,9 @@ class LateSearch:
         waiting = self._waiting
         if not waiting:
             return []
-        what = waiting[0].verdicts.nodeid if len(waiting) == 1 else f"{len(waiting)} tests"
+        what = waiting[0].nodeid if len(waiting) == 1 else f"{len(waiting)} tests"
         safeguards = self._knowledge.safeguards
-        with safeguards.guard(EXPLAIN_LATE, waiting[0].verdicts.nodeid) as stage, safeguards.searching(what):
+        with safeguards.guard(EXPLAIN_LATE, waiting[0].nodeid) as stage, safeguards.searching(what):
             self._search(waiting)
         return self._told(f"the search failed: {stage.fault}")
 
@@ -104,7 +99,7 @@ class LateSearch:
         for one in waiting:
             if one.holders.waits:
                 one.holders.give_up(why)
-        findings = [Explained(one.verdicts.nodeid, *self._judged_safely(one)) for one in waiting]
+        findings = [Explained(one.nodeid, *self._judged_safely(one)) for one in waiting]
         # Not before: what Ctrl-C interrupts here is searched for when the session finishes.
         self._waiting = []
         return findings
@@ -138,26 +133,22 @@ class LateSearch:
                 one.holders.take([targets[i] for i in places], [explanations[i] for i in places], shared)
             targets.clear()
         for one in waiting:
-            with self._knowledge.safeguards.guard(ACCOUNT, one.verdicts.nodeid):
-                one.runs.note_leftovers(self._knowledge.left_behind, one.verdicts.nodeid)
+            with self._knowledge.safeguards.guard(ACCOUNT, one.nodeid):
+                one.runs.note_leftovers(self._knowledge.left_behind, one.nodeid)
 
     def _judged_safely(self, one: Waiting) -> tuple[Verdict, tuple[Finding, ...]]:
-        verdicts = one.verdicts
-        with self._knowledge.safeguards.guard(EXPLAIN_LATE, verdicts.nodeid):
+        with self._knowledge.safeguards.guard(EXPLAIN_LATE, one.nodeid):
             return self._judged(one)
-        return conclude(verdicts.described, verdicts.policy)
+        return conclude(one.described, one.policy)
 
     def _judged(self, one: Waiting) -> tuple[Verdict, tuple[Finding, ...]]:
-        """Group the arrays' findings again, now by holder; the others stay as they are, around these."""
-        nodeid, policy, how, before, places = one.verdicts
-        first = min(places, default=0)
-        beside = [found for place, found in enumerate(before) if place not in places]
-        of_arrays = [before[place] for place in sorted(places)]
-        findings = judge(one.evidence(), policy)
-        if any(found.failed for found in of_arrays) != any(found.failed for found in findings):
+        """Group the arrays' findings again, now by holder; the others stay as they are, behind these."""
+        of_arrays, beside = one.described[: one.of_arrays], one.described[one.of_arrays :]
+        findings = judge(one.evidence(), one.policy)
+        fails = any(found.failed for found in of_arrays)
+        if fails != any(found.failed for found in findings):
             # The test has been reported: the names change no verdict.
-            fails = any(found.failed for found in of_arrays)
             findings = tuple(dataclasses.replace(found, failed=fails and found.kind == "growing") for found in findings)
-        how = dataclasses.replace(how, search_cut=one.holders.search_cut)
-        told = [described(found, how, self._knowledge, nodeid) for found in findings]
-        return conclude((*beside[:first], *told, *beside[first:]), policy)
+        how = dataclasses.replace(one.how, search_cut=one.holders.search_cut)
+        told = [described(found, how, self._knowledge, one.nodeid) for found in findings]
+        return conclude((*told, *beside), one.policy)

@@ -10,11 +10,11 @@ from pytest_gpuleak.adapters.bulk import read_arrays
 from pytest_gpuleak.engine.describe import described
 from pytest_gpuleak.engine.garbage_check import read_rings
 from pytest_gpuleak.engine.judge.replacements import compare
-from pytest_gpuleak.engine.late import Verdicts, Waiting
+from pytest_gpuleak.engine.late import Waiting
 from pytest_gpuleak.engine.limits import MOST_ADDED_RERUNS
 from pytest_gpuleak.engine.runner import find_kept_by_runner
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, settle_steps_of
-from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, EXPLAIN, PROCESSES, READ, RECOGNISE
+from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, PROCESSES, READ, RECOGNISE
 from pytest_gpuleak.engine.subject import Runner
 from pytest_gpuleak.engine.suspect_evidence import SuspectEvidence
 from pytest_gpuleak.model.findings import Judged
@@ -226,13 +226,7 @@ class SuspectCheck:
             return result.why
         if self._freed_by_setup:
             return ""
-        evidence.untracked.note_lines()
-        growth = tracker.counters.end()
-        evidence.processes.add_run(traced=traced)
-        evidence.programs.add_run()
-        with self._guard(EXPLAIN):
-            evidence.files.add_run()
-        growth = evidence.programs.explained(growth, self._policy.array_bytes, tracker.counters.end)
+        growth = evidence.take_run(traced=traced)
         arrays = tracker.left_arrays()
         with self._guard(READ):
             evidence.note_borrowed(arrays)
@@ -321,9 +315,8 @@ class SuspectCheck:
         ]
         if self._holders.waits and self._knowledge.late is not None:
             evidence.close()
-            places = frozenset(range(len(of_arrays)))
-            verdicts = Verdicts(nodeid, self._policy, how, tuple(told), places)
-            self._knowledge.late.take(Waiting(verdicts, self._runs, self._holders, evidence.of_arrays))
+            parts = self._runs, self._holders, evidence.of_arrays
+            self._knowledge.late.take(Waiting(nodeid, self._policy, how, tuple(told), len(of_arrays), *parts))
         return tuple(told) if self._known is None else (*told, *self._known.findings)
 
     def _named(self) -> tuple[Finding, ...]:

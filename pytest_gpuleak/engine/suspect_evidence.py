@@ -16,7 +16,7 @@ from pytest_gpuleak.engine.holders import Holders
 from pytest_gpuleak.engine.host_arrays import HostArrays
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.runs import Runs
-from pytest_gpuleak.engine.stages import COUNTERS, PROCESSES, READ, VERDICT
+from pytest_gpuleak.engine.stages import COUNTERS, EXPLAIN, PROCESSES, READ, VERDICT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -80,6 +80,16 @@ class SuspectEvidence:
         """Prepare for a re-run."""
         for evidence in (self.processes, self.programs, self.files, self.counters):
             evidence.expect_run()
+
+    def take_run(self, *, traced: bool) -> Growth:
+        """Take what a re-run has left beside arrays; return what it has added to the counters."""
+        self.untracked.note_lines()
+        growth = self._tracker.counters.end()
+        self.processes.add_run(traced=traced)
+        self.programs.add_run()
+        with self._guard(EXPLAIN):
+            self.files.add_run()
+        return self.programs.explained(growth, self._policy.array_bytes, self._tracker.counters.end)
 
     def forget_reruns(self) -> None:
         """Forget what re-runs have shown: the first run alone is judged."""
