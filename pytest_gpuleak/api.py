@@ -16,7 +16,8 @@ from pytest_gpuleak.engine.run_tracker import RunTracker
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.engine.stages import Unguarded
 from pytest_gpuleak.engine.subject import FunctionSubject
-from pytest_gpuleak.engine.suspect import FirstRun, SuspectCheck
+from pytest_gpuleak.engine.suspect import SuspectCheck
+from pytest_gpuleak.engine.suspect_evidence import FirstRun
 from pytest_gpuleak.explain.edge_to_edit import edge_to_edit
 from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.collector import PausedCollector, whole_heap

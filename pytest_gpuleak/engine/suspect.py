@@ -20,37 +20,22 @@ from pytest_gpuleak.engine.suspect_evidence import SuspectEvidence
 from pytest_gpuleak.model.findings import Judged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from pytest_gpuleak.adapters.processes.facts import LeftProcess
     from pytest_gpuleak.adapters.protocol import OriginLog
-    from pytest_gpuleak.engine.garbage_check import Garbage
     from pytest_gpuleak.engine.judge.replacements import Comparison
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.runner import RunnerVerdict
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.engine.subject import Subject
+    from pytest_gpuleak.engine.suspect_evidence import FirstRun
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
 
 _NOT_TRACED: Final = "lines are recorded only for what fails"
 """Why what a test may leave has no line."""
-
-
-@dataclasses.dataclass
-class FirstRun:
-    """What the first run of a subject has left: strong references to arrays, emptied by the check before user code runs.
-
-    `garbage` is what a young collection has freed since; None: there was none. `seen` is called once the arrays are known.
-    """
-
-    arrays: list[object]
-    growth: Growth
-    processes: list[LeftProcess] = dataclasses.field(default_factory=list)
-    garbage: Garbage | None = None
-    seen: Callable[[], object] | None = None
 
 
 class SuspectCheck:
@@ -77,11 +62,8 @@ class SuspectCheck:
 
     def check(self, first: FirstRun) -> tuple[Finding, ...]:
         """Return the findings. A stage that fails is left out; the following stages work with what is known."""
-        self._evidence = evidence = SuspectEvidence(
-            self._tracker, self._knowledge, self._subject, self._policy, first.garbage
-        )
+        self._evidence = evidence = SuspectEvidence(self._tracker, self._knowledge, self._subject, self._policy, first)
         self._runs, self._holders = evidence.runs, evidence.holders
-        evidence.watch_processes(first.processes)
         suspected = False
         with self._guard(READ):  # 1, 3
             suspected = self._end_first_run(first)

@@ -19,7 +19,7 @@ from pytest_gpuleak.engine.runs import Runs
 from pytest_gpuleak.engine.stages import COUNTERS, EXPLAIN, PROCESSES, READ, VERDICT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
     from pytest_gpuleak.engine.garbage_check import Garbage
@@ -33,11 +33,22 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.readings import Growth
 
 
-class SuspectEvidence:
-    """What the runs of one subject have left and added, kind by kind.
+@dataclasses.dataclass
+class FirstRun:
+    """What the first run of a subject has left: strong references to arrays, emptied by the check before user code runs.
 
-    `garbage` is what a young collection has freed of the first run; None: there was none since.
+    `garbage` is what a young collection has freed since; None: there was none. `seen` is called once the arrays are known.
     """
+
+    arrays: list[object]
+    growth: Growth
+    processes: list[LeftProcess] = dataclasses.field(default_factory=list)
+    garbage: Garbage | None = None
+    seen: Callable[[], object] | None = None
+
+
+class SuspectEvidence:
+    """What the runs of one subject have left and added, kind by kind."""
 
     def __init__(
         self,
@@ -45,7 +56,7 @@ class SuspectEvidence:
         knowledge: SessionKnowledge,
         subject: Subject,
         policy: Policy,
-        garbage: Garbage | None,
+        first: FirstRun,
     ) -> None:
         safeguards, nodeid = knowledge.safeguards, subject.nodeid
 
@@ -57,9 +68,9 @@ class SuspectEvidence:
         self._knowledge = knowledge
         self._policy = policy
         self._up = frozenset(f"fixture {setup.place.name!r}" for setup in tracker.ownership.active)
-        self.rings: Mapping[int, Holder] = {} if garbage is None else garbage.rings
+        self.rings: Mapping[int, Holder] = {} if first.garbage is None else first.garbage.rings
         """Rings of garbage, by the id of their array."""
-        self.runs = Runs(tracker, guard, () if garbage is None else garbage.freed)
+        self.runs = Runs(tracker, guard, () if first.garbage is None else first.garbage.freed)
         self.holders = Holders(tracker, knowledge, self.runs, guard)
         self.counters = CounterEvidence(tracker, knowledge, subject, policy, self.runs)
         self.programs = ProgramEvidence(tracker, knowledge)
@@ -67,14 +78,10 @@ class SuspectEvidence:
         self.counters.watched_growth = self.untracked.watched
         self.lenders = Lenders(tracker, knowledge, guard)
         self.files = OpenFiles(tracker, policy)
-        self.processes = ProcessEvidence(tracker, policy, [], knowledge.is_user_file)
+        self.processes = ProcessEvidence(tracker, policy, first.processes, knowledge.is_user_file)
         self._frames_count = subject.counts_running_frames
         self._let_go: dict[str, int] | None = None
         self._closed: Evidence | None = None
-
-    def watch_processes(self, processes: list[LeftProcess]) -> None:
-        """Take the processes that the first run has left."""
-        self.processes = ProcessEvidence(self._tracker, self._policy, processes, self._knowledge.is_user_file)
 
     def expect_run(self) -> None:
         """Prepare for a re-run."""

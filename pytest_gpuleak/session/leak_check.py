@@ -320,7 +320,8 @@ class LeakCheck:
         item, attempt = ended.item, ended.attempt
         self._own_modules.keep()
         from pytest_gpuleak.engine.subject import Runner
-        from pytest_gpuleak.engine.suspect import FirstRun, SuspectCheck
+        from pytest_gpuleak.engine.suspect import SuspectCheck
+        from pytest_gpuleak.engine.suspect_evidence import FirstRun
         from pytest_gpuleak.session.rerun.subject import ItemSubject
 
         expected_s = attempt.duration_s + ended.rebuilt_s
