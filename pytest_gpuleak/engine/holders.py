@@ -10,7 +10,7 @@ from pytest_gpuleak.adapters.arrays import array_types, select_arrays
 from pytest_gpuleak.adapters.bulk import read_arrays, storages_of
 from pytest_gpuleak.adapters.storages import is_storage
 from pytest_gpuleak.engine.describe import SEARCH_CUT
-from pytest_gpuleak.engine.limits import GRAPHS_STEPS, MOST_REACHED, SEARCH_STEPS, STEPS_A_TEST
+from pytest_gpuleak.engine.limits import GRAPHS_STEPS, MOST_ASKED, SEARCH_STEPS, STEPS_A_TEST
 from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, RECOGNISE
 from pytest_gpuleak.engine.survivors import Leftover
 from pytest_gpuleak.heap.budget import Budget
@@ -69,7 +69,7 @@ class Holders:
         `fixtures` are pytest's definitions of wider fixtures. Only young arrays can be told from the rest of the heap.
         """
         wanted = [left for left in wanted if left.index not in self._known]
-        if not wanted or len(wanted) > MOST_REACHED or not self._tracker.detector.sees_only_young:
+        if not wanted or len(wanted) > MOST_ASKED or not self._tracker.detector.sees_only_young:
             return
         with self._guard(RECOGNISE):
             arrays = self._runs.objects(wanted)
@@ -82,7 +82,7 @@ class Holders:
         Memory that a global or a fixture holds now may be freed before the holders of many are searched for.
         """
         wanted = [left for left in self._runs.living() if left.run == 0 and left.index not in self._known]
-        if self.searched or not wanted or len(wanted) > MOST_REACHED:
+        if self.searched or not wanted or len(wanted) > MOST_ASKED:
             return
         with self._guard(RECOGNISE):
             arrays = self._runs.all_objects(wanted)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.creation_lines import MAX_CODE_LENGTH, printable
 from pytest_gpuleak.engine.limits import (
+    LEAST_ASKED,
     LEAST_EXPLAINED,
     LEAST_PYTHON_OBJECT,
-    LEAST_TRACED,
-    MOST_TRACED,
+    MOST_ASKED,
     REST_SHARE,
     SLACK_SHARE,
     SMALL_SHARE,
@@ -107,8 +107,8 @@ class TracedLines:
         """Return the lines of the arrays that are not among those `before`, by the key of their memory."""
         if not self._knows_any():
             return {}
-        arrays = heap.plain(lambda key, size: size >= LEAST_TRACED and before.get(key) != size)
-        lines = {heap.key_of(array): self._of(heap.reader.allocated(array)) for array in arrays[:MOST_TRACED]}
+        arrays = heap.plain(lambda key, size: size >= LEAST_ASKED and before.get(key) != size)
+        lines = {heap.key_of(array): self._of(heap.reader.allocated(array)) for array in arrays[:MOST_ASKED]}
         arrays.clear()
         return {key: line for key, line in lines.items() if line is not None}
 
@@ -122,7 +122,7 @@ class TracedLines:
         from _tracemalloc import _get_traces  # not tracemalloc.take_snapshot(), which takes 7 s for a million blocks
 
         # Each begins with its domain and size (Modules/_tracemalloc.c).
-        return any(trace[1] >= (LEAST_TRACED if trace[0] else LEAST_PYTHON_OBJECT) for trace in _get_traces())
+        return any(trace[1] >= (LEAST_ASKED if trace[0] else LEAST_PYTHON_OBJECT) for trace in _get_traces())
 
     def _of(self, value: object) -> Origin | None:
         """Return the user's innermost line at which an object was allocated; None where it was not traced."""

@@ -54,7 +54,7 @@ MOST_ADDED_RERUNS: Final = 2
 """Re-runs beyond those asked for where one leaves a doubt. Bounds: the first begins from a settled heap and decides."""
 
 RUNS_BEFORE_RECORD: Final = 2
-"""Runs over which the heap must have grown before one is recorded. Orders: recording slows a run two to four times."""
+"""Runs over which memory must have grown before one is recorded. Orders: recording slows a run two to four times."""
 
 # Arrays that are older than the test.
 
@@ -111,14 +111,11 @@ REST_SHARE: Final = 64
 SMALL_SHARE: Final = 256
 """Part of the growth (1/256) below which an array is left out. Bounds."""
 
-LEAST_TRACED: Final = 512
-"""Bytes of the smallest memory whose creating line is told. Bounds."""
+LEAST_ASKED: Final = 512
+"""Bytes of the smallest memory of an array whose creating line is told, or whose lender is looked for. Bounds."""
 
 LEAST_PYTHON_OBJECT: Final = 64 * 1024
 """Bytes of the smallest Python object that is taken for an array's memory (`numpy.frombuffer` of bytes). Bounds."""
-
-MOST_TRACED: Final = 1000
-"""Arrays whose creating lines are told. Bounds."""
 
 TRACED_FRAMES: Final = 12
 """Frames kept for each allocation: a library's function is called by the user's line. Bounds: deeper ones have no line."""
@@ -146,8 +143,9 @@ STEPS_A_TEST: Final = 1_000_000
 GRAPHS_STEPS: Final = 10_000_000
 """Steps (`heap.budget`) of counting what one test's autograd graphs retain: 100,000 nodes. Bounds: what is cut excuses."""
 
-MOST_REACHED: Final = 1_000
-"""Arrays for which lasting roots are looked for one by one. Bounds: of more, the heap is collected to tell garbage."""
+MOST_ASKED: Final = 1000
+"""Arrays of a suspect that are asked one by one: which line made them, whose memory they use, whether lasting roots lead to
+them. Bounds: of more, less is told, and the heap is collected to tell garbage."""
 
 MOST_ALONE: Final = 32
 """Arrays that are asked for one by one, where what in the test's runner holds them was too much to be looked at together.
@@ -155,12 +153,6 @@ Bounds."""
 
 OPEN_FILES_STEPS: Final = 50_000_000
 """Steps (`heap.budget`) of the walk for file objects: seven million containers and what they hold. Bounds."""
-
-LEAST_LENT: Final = 512
-"""Bytes of the smallest memory whose lender is looked for. Bounds."""
-
-MOST_BORROWED: Final = 1000
-"""Arrays of a run that are asked whose memory they use. Bounds."""
 
 MOST_LENDER_SEARCHES: Final = 10
 """Searches of a session for lenders, each of which walks the whole heap. Bounds what is told beside the holder."""

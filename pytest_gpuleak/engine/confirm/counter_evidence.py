@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.bulk import read_arrays
 from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, BLOCK, CounterRun, HostLimits, judge_counters, suspects
-from pytest_gpuleak.engine.limits import SLACK_SHARE
+from pytest_gpuleak.engine.limits import RUNS_BEFORE_RECORD, SLACK_SHARE
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Waits, device_steps, full_collection, paced
 from pytest_gpuleak.heap.collector import full_collections
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, Growth
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.evidence import Evidence
     from pytest_gpuleak.model.findings import Contribution, Finding
     from pytest_gpuleak.model.policy import Policy
-
-
-FIRST_RERUN = 2
-"""Number of runs once a test was run again."""
 
 
 class CounterEvidence:
@@ -108,7 +104,7 @@ class CounterEvidence:
 
     def _take_blocks(self) -> None:
         histories, self._histories = self._histories, []
-        if len(self._runs) < FIRST_RERUN:
+        if len(self._runs) < RUNS_BEFORE_RECORD:
             return
         blocks: dict[str, tuple[Contribution, ...]] = {}
         for device in self._suspected - {HOST}:
@@ -137,7 +133,7 @@ class CounterEvidence:
     @property
     def wants_rerun(self) -> bool:
         """Whether one more run is needed: memory grew again, or may have, and no record says why."""
-        if len(self._runs) < FIRST_RERUN:
+        if len(self._runs) < RUNS_BEFORE_RECORD:
             return False
         if HOST in self._grown and not any(run.host for run in self._runs):
             return True

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
 from pytest_gpuleak.adapters.bulk import memory_of_arrays
-from pytest_gpuleak.engine.limits import LEAST_LENT, MOST_BORROWED, MOST_LENDER_SEARCHES
+from pytest_gpuleak.engine.limits import LEAST_ASKED, MOST_ASKED, MOST_LENDER_SEARCHES
 from pytest_gpuleak.engine.stages import EXPLAIN
 from pytest_gpuleak.heap.collector import get_objects
 
@@ -41,7 +41,7 @@ class Lenders:
             return
         with self._guard(EXPLAIN):
             known = self._tracker.frameworks.arrays
-            for array, memory in memory_of_arrays(arrays[:MOST_BORROWED], known):
+            for array, memory in memory_of_arrays(arrays[:MOST_ASKED], known):
                 if memory.borrowed:
                     self._borrowed[memory.start] = framework_of(array, known).storage(array)
 
@@ -61,7 +61,7 @@ class Lenders:
         frameworks = self._tracker.frameworks
         with self._tracker.detector.whole_heap(), PausedCollector():
             heap = HeapArrays(array_types(frameworks.arrays))
-            arrays, _ = heap.find(lambda _, size: size >= LEAST_LENT)
+            arrays, _ = heap.find(lambda _, size: size >= LEAST_ASKED)
             arrays[:] = [array for array in arrays if has_any(heap.reader.memory(array), places)]
             why = explain_arrays(arrays, (), frameworks.reference_finders())
             for array in arrays:
