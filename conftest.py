@@ -14,7 +14,7 @@ if sys.platform in ("emscripten", "wasi"):  # scripts/test-wasm
 FRAMEWORKS = {"torch": "torch", "tensorflow": "TensorFlow"}
 """Frameworks by the marker of the tests that need them, which is the package's name."""
 
-WRITTEN_OUT = ("torch", "interpreter")
+WRITTEN_OUT = ("torch", "interpreter", "newest")
 """Markers by which `scripts/run_parts.py` chooses files: a file writes them out where one of its tests has them."""
 
 

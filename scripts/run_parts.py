@@ -2,7 +2,7 @@
 
     python scripts/run_parts.py                            # all tests, a part more at a time than there are cores
     python scripts/run_parts.py -m "interpreter and not slow"
-    python scripts/run_parts.py --also python3.12          # and those that need no torch, on another Python
+    python scripts/run_parts.py --also python3.12          # and those of the interpreter on another Python
 
 A run inside a test collects garbage and searches the heap of the process that it is in, so it takes in step with all that
 this process holds: thousands of collected tests, and torch with its 140,000 objects. So a part is a few files, and the
@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-FILES_A_PART = 4
-"""Of whole runs of pytest; of the others, which are quicker than a process starts, three times as many."""
+FILES_A_PART = 8
+"""Of whole runs of pytest; of the others, three times as many. A process takes 3 s of processor time before its first test."""
 LONG = (
     "tests/reports/test_extremes.py",
     "tests/acceptance/memory/test_numpy_arrays.py",
@@ -44,9 +44,11 @@ JOBS = (os.cpu_count() or 1) + 1
 """Parts at a time: one core's worth of them waits, for time limits and for processes that they have started."""
 ON_OTHERS = "interpreter and not torch and not slow"
 """The tests that are run on other Pythons."""
+ON_NEWEST = "(interpreter or newest) and not torch and not slow"
+"""The tests that are run on the last of them."""
 KINDS = ("failed", "passed", "skipped", "xfailed", "xpassed", "warning", "error")
 """What is counted, in pytest's order."""
-WRITTEN_OUT = ("torch", "interpreter")
+WRITTEN_OUT = ("torch", "interpreter", "newest")
 """Markers that the file of a test which has one writes out, as `mark.NAME`."""
 COMPILING = re.compile(r"torch\.optim\b|FakeTensorMode")
 """What a file of tests has that imports torch's compiler: making an optimiser, and fake tensors."""
@@ -86,7 +88,7 @@ def parts(python: str, marked: str) -> list[Part]:
     texts = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in paths}
     # conftest.py refuses a test that has one of these where its file does not write it out.
     needed = [name for name in WRITTEN_OUT if re.search(rf"(?<!not ){name}\b", marked)]
-    files = [file for file, text in texts.items() if all(f"mark.{name}" in text for name in needed)]
+    files = [file for file, text in texts.items() if not needed or any(f"mark.{name}" in text for name in needed)]
     whole_runs = [file for file in files if file.startswith("tests/acceptance/")]
     others = [file for file in files if file not in whole_runs]
     found: list[tuple[str, list[str]]] = []
@@ -106,6 +108,8 @@ def run_part(part: Part, marked: str) -> tuple[int, str]:
     """Run the tests of a part that match this expression too; return the exit status and what it printed."""
     expression = f"({marked}) and {part.expression}" if marked else part.expression
     command = [part.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", expression, *part.files]
+    if not any("hypothesis" in (ROOT / file).read_text("utf-8") for file in part.files):
+        command += ["-p", "no:hypothesispytest"]  # at the end of each run it imports hypothesis, for half a second
     done = subprocess.run(
         command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )
@@ -134,13 +138,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-m", dest="marked", default="", help="run the tests that match this expression of markers")
     parser.add_argument("--also", action="append", default=[], metavar="PYTHON",
-                        help="run the tests that need no torch on this Python too; may be given again")  # fmt: skip
+                        help="run the interpreter's tests on this Python too; may be given again, the newest last")  # fmt: skip
     parser.add_argument("-j", dest="jobs", type=int, default=JOBS, help=f"run so many parts at a time ({JOBS})")
     options = parser.parse_args()
     began = time.monotonic()
     totals: dict[str, Counter[str]] = {python: Counter() for python in (*options.also, sys.executable)}
     failed: list[str] = []
-    wanted = dict.fromkeys(options.also, ON_OTHERS) | {sys.executable: options.marked}
+    wanted = dict.fromkeys(options.also, ON_OTHERS) | dict.fromkeys(options.also[-1:], ON_NEWEST)
+    wanted[sys.executable] = options.marked
     found = [part for python in reversed(totals) for part in parts(python, wanted[python])]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         running = {

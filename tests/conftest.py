@@ -72,6 +72,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             importlib.import_module("keras")
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Import the package where tests are only collected: `keep_bytecode` of scripts/common.sh compiles all of it so."""
+    if session.config.option.collectonly:
+        import_package()
+
+
 @functools.cache
 def import_package() -> None:
     """Import every module of the package that can be imported here, and NumPy, which no process can import twice.

@@ -24,8 +24,6 @@ from pytest_gpuleak.model.findings import NOT_READ, Autograd, Contribution, Find
 from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, OUTSIDE_FLOOR, ArrayReading, Growth
 
-pytestmark = pytest.mark.interpreter
-
 MIB = 2**20
 HEAP = {"heap": HostLimits(judges=True, floor=0)}
 NOTHING = Evidence((), (frozenset(),))

@@ -10,8 +10,6 @@ from pytest_gpuleak.adapters.nvml.readings import NvmlReading, ProcessMemory
 from pytest_gpuleak.engine.limits import LEAST_OCCUPIED, STEADY_READINGS
 from pytest_gpuleak.engine.settle.device_wait import Holding, Remains, Standing, compare, tell_state
 
-pytestmark = pytest.mark.interpreter
-
 GIB = 1 << 30
 SIZES = st.integers(0, 80 * GIB)
 LARGE = st.integers(LEAST_OCCUPIED, 80 * GIB)

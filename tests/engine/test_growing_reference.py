@@ -7,8 +7,6 @@ import pytest
 from pytest_gpuleak.engine.judge.growth import growing_reference
 from pytest_gpuleak.model.findings import Holder, PathStep
 
-pytestmark = pytest.mark.interpreter
-
 
 def held(*steps: tuple[str, str], root: str = "app.STATE") -> Holder:
     return Holder("module", root, root, tuple(PathStep(*step) for step in steps))

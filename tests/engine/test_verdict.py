@@ -13,8 +13,6 @@ from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.model.readings import ArrayReading
 
-pytestmark = pytest.mark.interpreter
-
 MIB = 2**20
 
 

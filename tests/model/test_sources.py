@@ -10,8 +10,6 @@ import pytest
 import pytest_gpuleak
 from pytest_gpuleak.model.source_files import is_user_file
 
-pytestmark = pytest.mark.interpreter
-
 LIBRARY = pathlib.Path(sysconfig.get_paths()["stdlib"])
 PURE = pathlib.Path(sysconfig.get_paths()["purelib"])
 

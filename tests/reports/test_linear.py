@@ -16,8 +16,6 @@ from tests.support.calls import count_calls
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.interpreter
-
 
 def judge_by_a_baseline(size: int) -> None:
     """Hold `size` findings of one holder to a baseline with as many entries of it."""

@@ -10,8 +10,6 @@ import pytest
 from pytest_gpuleak.model.outcomes import TestRecord
 from pytest_gpuleak.session.records.completeness import DESELECTED_KEY, RunProgress
 
-pytestmark = pytest.mark.interpreter
-
 SESSION: Any = SimpleNamespace(shouldfail=False, shouldstop=False)
 IDS = ["t.py::test_one", "t.py::test_two"]
 

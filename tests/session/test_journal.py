@@ -23,8 +23,6 @@ from pytest_gpuleak.reports.json.write import encode_report, load_schema
 from pytest_gpuleak.session.ranks import Rank, path_of_rank, rank_of
 from tests.reports.conftest import Make
 
-pytestmark = pytest.mark.interpreter
-
 HEAD = {key: getattr(Make.report(), key) for key in ("created", "environment", "policy")}
 LEAK = encode(Make.test("t.py::test_leak", Make.finding()))
 CLEAN = encode(Make.test("t.py::test_clean", memory={"cuda:0": {"peak": 5}}))

@@ -9,8 +9,6 @@ import pytest
 
 from pytest_gpuleak.session.pytest_internals import plugin_packages
 
-pytestmark = pytest.mark.interpreter
-
 
 def test_the_packages_of_installed_plugins_alone(pytestconfig: pytest.Config) -> None:
     manager: Any = pytest.PytestPluginManager()

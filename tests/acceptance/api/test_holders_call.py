@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Runner
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 
 class Thing:

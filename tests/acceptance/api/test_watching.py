@@ -21,7 +21,7 @@ from tests.support.standin import Buffer, StandInArrays
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 KEPT: list[Buffer] = []
 SLOT: dict[str, Buffer] = {}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Run, Runner
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 
 LEAKS = """

@@ -11,7 +11,7 @@ from tests.acceptance.confirm.test_harness import COUNTED, runs
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 SUITE = f"""{COUNTED}
     import pytest

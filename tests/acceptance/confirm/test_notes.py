@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Quiet = Callable[..., list[str]]
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 AUGMENTATIONS = """
     class Augmentation:

@@ -15,7 +15,7 @@ from pytest_gpuleak.session.rerun.rerun import limit_of
 if TYPE_CHECKING:
     from tests.conftest import Json, Run, Runner
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 LIMITS = """
     import pytest_gpuleak.engine.limits, pytest_gpuleak.session.rerun.rerun, pytest_gpuleak.session.rerun.watchdog

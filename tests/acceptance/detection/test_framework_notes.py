@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 CONFTEST = """
     from pytest_gpuleak.adapters.protocol import Framework

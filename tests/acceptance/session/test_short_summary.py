@@ -9,8 +9,6 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = pytest.mark.interpreter
-
 SUITE = """
     import pytest
 
