@@ -33,13 +33,13 @@ LIMITS = {
     "terminal -q": 3_000_000,
     "terminal": 1_000_000,
     "terminal -v": 5_000_000,
-    "html": 60_000_000,
+    "html": 20_000_000,
     "sarif": 80_000_000,
     "markdown": 1_000_000,
     "gitlab": 20_000_000,
     "github": 20_000,
 }
-"""Characters of the longest report, whatever the run: JSON alone has everything."""
+"""Characters of the longest report, whatever the run: JSON has everything, JUnit and a baseline what they are given."""
 
 UNREAD = {"json": json_report.encode_report, "html": html.encode_report, "sarif": sarif.encode_report}
 """Reports that take a parser, or a schema, minutes to read where there are so many findings: read where there are few."""
@@ -48,6 +48,9 @@ SMALL = (200_000, 3_000_000)
 """Characters of the longest report of a few findings, and of the JSON report of them, which cuts texts at 4,096."""
 
 LARGE = 100_000
+
+BEYOND_CAPS = 30_000
+"""Findings: more than any report lists, of which SARIF and GitLab's have most, 25,000."""
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -165,8 +168,9 @@ def paused_collector() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("paused_collector")
 @pytest.mark.parametrize("name", [*FORMATS, "junit", "baseline"])
-def test_a_hundred_thousand_findings_take_calls_in_proportion_and_their_text_is_bounded(name: str) -> None:
+def test_many_findings_take_calls_in_proportion_and_their_text_is_bounded(name: str) -> None:
     render = {**FORMATS, **UNREAD, "junit": junit_text, "baseline": baseline_text}[name]
-    few, more = many(LARGE // 100), many(LARGE // 10)
+    few, more = many(BEYOND_CAPS // 100), many(BEYOND_CAPS // 10)
     assert count_calls(lambda: render(more)) < 12 * count_calls(lambda: render(few)) + 1_000
-    assert len(render(many(LARGE))) <= LIMITS.get(name, 10**9)
+    if name in LIMITS:
+        assert len(render(many(BEYOND_CAPS))) <= LIMITS[name]
