@@ -197,9 +197,8 @@ def test_without_confirmation_any_survivor_fails(run: Runner) -> None:
     assert (found.finding("test_it")["kind"], found.verdicts) == ("unconfirmed", {"test_it": "leaked"})
 
 
-@pytest.mark.parametrize(
-    ("second", "why"),
-    [
+def test_a_re_run_that_goes_otherwise(run: Runner) -> None:
+    otherwise = [
         ("raise ValueError('again')", "failed in call"),
         ("pytest.skip('again')", "was skipped in call"),
         ("pytest.xfail('again')", "was skipped in call"),
@@ -208,13 +207,12 @@ def test_without_confirmation_any_survivor_fails(run: Runner) -> None:
         ("raise BaseException('again')", "failed in call"),
         ("time.sleep(30)", "took longer"),
         ("wait_for_ever()", "took longer"),
-    ],
-)
-def test_a_re_run_that_goes_otherwise(run: Runner, second: str, why: str) -> None:
+    ]
     found = run(
-        f"""
+        """
         import pytest, sys, time
-        KEPT, BUILT = [], []
+
+        BUILT = []
 
         def wait_for_ever():
             while True:
@@ -228,24 +226,31 @@ def test_a_re_run_that_goes_otherwise(run: Runner, second: str, why: str) -> Non
             BUILT.append(1)
             yield BUILT
             BUILT.append("down")
+        """
+        + "".join(
+            f"""
+        KEPT_{number} = []
 
-        def test_it(shared):
-            if KEPT:
+        def test_{number}(shared):
+            if KEPT_{number}:
                 {second}
-            KEPT.append(Buffer(2**21))
+            KEPT_{number}.append(Buffer(2**21))
 
-        def test_next(shared):
+        def test_next_{number}(shared):
             assert shared == [1]
-            assert len(KEPT) == 1
-        """,
+            assert len(KEPT_{number}) == 1
+        """
+            for number, (second, _) in enumerate(otherwise)
+        ),
         "--gpu-leak-confirm-limit=1",
         apart=True,
     )
-    assert found.verdicts == {"test_it": "leaked", "test_next": "clean"}
-    assert found.finding("test_it")["kind"] == "unconfirmed"
-    assert why in found.finding("test_it")["why_unconfirmed"]
+    for number, (second, why) in enumerate(otherwise):
+        assert (found.verdicts[f"test_{number}"], found.verdicts[f"test_next_{number}"]) == ("leaked", "clean"), second
+        assert found.finding(f"test_{number}")["kind"] == "unconfirmed"
+        assert why in found.finding(f"test_{number}")["why_unconfirmed"]
     assert found.result.ret == 1
-    found.result.assert_outcomes(passed=2)
+    found.result.assert_outcomes(passed=2 * len(otherwise))
 
 
 def test_a_small_unconfirmed_residue_is_a_note(run: Runner) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.conftest import Runner
+    from tests.conftest import Run, Runner
 
 pytestmark = pytest.mark.interpreter
 
@@ -31,40 +31,34 @@ HEAD = """
 SHOWN = pytest.mark.parametrize("options", [[], ["-v"]], ids=["", "verbose"])
 
 
-@SHOWN
-@pytest.mark.parametrize("size", [200, 300], ids=["another size", "alike"])
-def test_a_leak_beside_garbage_that_the_re_run_frees_is_found(run: Runner, size: int, options: list[str]) -> None:
-    found = run(
-        f"""{HEAD}
+def told(run: Runner, bodies: dict[str, str], options: list[str]) -> Run:
+    """Run a test for each body three times, with a cache and a history of its own, and return what is told."""
+    tests = "".join(
+        f"""
+    HISTORY_{name}, CACHE_{name} = [], {{}}
+
     @pytest.mark.parametrize("number", range(3))
-    def test_it(number):
+    def test_{name}(number):
         gc.collect()
-        leave_garbage({size})
-        HISTORY.append(Buffer(300))
-    """,
-        *options,
-        report=bool(options),
+        {body.replace("HISTORY", f"HISTORY_{name}").replace("CACHE", f"CACHE_{name}")}
+    """
+        for name, body in bodies.items()
     )
-    found.result.stdout.fnmatch_lines(["gpu-leak: 3 leaked, 0 clean*"])
-    assert "held by test_it.HISTORY" in found.result.stdout.str()
+    return run(HEAD + tests, *options, report=bool(options))
 
 
 @SHOWN
-def test_a_leak_beside_what_is_replaced_and_garbage_alike_is_found(run: Runner, options: list[str]) -> None:
-    """The re-run frees the garbage and what it replaces at different moments: as a collection by itself does."""
-    found = run(
-        f"""{HEAD}
-    @pytest.mark.parametrize("number", range(3))
-    def test_it(number):
-        gc.collect()
-        HISTORY.append(Buffer(300))
-        CACHE['model'] = Model(300)
-        leave_garbage(300)
-    """,
-        *options,
-        report=bool(options),
-    )
-    found.result.stdout.fnmatch_lines(["gpu-leak: 3 leaked, 0 clean*"])
+def test_a_leak_beside_garbage_that_the_re_run_frees_is_found(run: Runner, options: list[str]) -> None:
+    bodies = {
+        "another_size": "leave_garbage(200); HISTORY.append(Buffer(300))",
+        "alike": "leave_garbage(300); HISTORY.append(Buffer(300))",
+        # The re-run frees the garbage and what it replaces at different moments: as a collection by itself does.
+        "replaced_too": "HISTORY.append(Buffer(300)); CACHE['model'] = Model(300); leave_garbage(300)",
+    }
+    found = told(run, bodies, options)
+    found.result.stdout.fnmatch_lines(["gpu-leak: 9 leaked, 0 clean*"])
+    for name in bodies:
+        assert f"held by test_it.HISTORY_{name}" in found.result.stdout.str()
 
 
 @pytest.mark.torch
@@ -85,31 +79,20 @@ def test_a_tensor_beside_garbage_that_the_re_run_frees_is_found(run: Runner) -> 
 
 
 @SHOWN
-@pytest.mark.parametrize(
-    ("body", "why"),
-    [
-        ("CACHE['model'] = Model(200)", "one for one"),
-        ("CACHE['model'] = Model(200); leave_garbage(200)", "beside garbage alike"),
-        ("CACHE['model'] = Model(200); leave_garbage(300)", "beside other garbage"),
-        ("CACHE['model'] = Model(200 + len(OLD))", "by another size"),
-        ("CACHE['buffer'] = Buffer(200 + len(OLD)); OLD.pop()", "by another size at once"),
-        ("leave_garbage(200 + len(OLD))", "nothing"),
-        ("HISTORY or HISTORY.append(Buffer(200)); CACHE['model'] = Model(200)", "beside a cache that is filled once"),
-    ],
-)
-def test_what_a_re_run_replaces_is_no_leak(run: Runner, body: str, why: str, options: list[str]) -> None:
-    found = run(
-        f"""{HEAD}
-    @pytest.mark.parametrize("number", range(3))
-    def test_it(number):
-        gc.collect()
-        {body}
-    """,
-        *options,
-        report=bool(options),
-    )
+def test_what_a_re_run_replaces_is_no_leak(run: Runner, options: list[str]) -> None:
+    bodies = {
+        "one_for_one": "CACHE['model'] = Model(200)",
+        "beside_garbage_alike": "CACHE['model'] = Model(200); leave_garbage(200)",
+        "beside_other_garbage": "CACHE['model'] = Model(200); leave_garbage(300)",
+        "by_another_size": "CACHE['model'] = Model(200 + len(OLD))",
+        "by_another_size_at_once": "CACHE['buffer'] = Buffer(200 + len(OLD)); OLD.pop()",
+        "nothing": "leave_garbage(200 + len(OLD))",
+        "beside_a_cache_that_is_filled_once": "HISTORY or HISTORY.append(Buffer(200)); CACHE['model'] = Model(200)",
+    }
+    found = told(run, bodies, options)
+    found.result.assert_outcomes(passed=21)
     found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked*"])
-    assert found.result.ret == 0, why
+    assert found.result.ret == 0
 
 
 @SHOWN

@@ -89,32 +89,35 @@ def test_what_a_frame_of_a_plugin_holds_is_clean_without_a_re_run(run: Runner, p
     assert runs(pytester) == {"attribute": 1, "nested": 1, "ring": 1, "subtests": 1}
 
 
-@pytest.mark.parametrize(
-    "keep",
-    [
-        "KEPT.append(self)",
-        "KEPT.append(self.value)",
-        "KEPT.append(self.__dict__)",
-        "KEPT.append(lambda: self)",
-        "KEPT.append(self.test_it)",
-        "self.box = [self.value]; KEPT.append(self.box)",
-        "type(self).last = [*getattr(type(self), 'last', ()), self.value]",
-    ],
-)
 @pytest.mark.usefixtures("holding")
 @pytest.mark.parametrize("base", ["unittest.TestCase", "object"])
-def test_what_something_else_holds_too_is_a_leak(run: Runner, pytester: pytest.Pytester, base: str, keep: str) -> None:
+def test_what_something_else_holds_too_is_a_leak(run: Runner, pytester: pytest.Pytester, base: str) -> None:
+    keeping = {
+        "Instance": "KEPT.append(self)",
+        "Value": "KEPT.append(self.value)",
+        "Dict": "KEPT.append(self.__dict__)",
+        "Closure": "KEPT.append(lambda: self)",
+        "Method": "KEPT.append(self.test_it)",
+        "Box": "self.box = [self.value]; KEPT.append(self.box)",
+        "Class": "type(self).last = [*getattr(type(self), 'last', ()), self.value]",
+    }
     found = run(
-        f"""{COUNTED}
-    class TestIt({base}):
+        COUNTED
+        + "".join(
+            f"""
+    KEPT_{name} = []
+
+    class Test{name}({base}):
         def test_it(self):
-            note("it")
+            note("{name}")
             self.value = Buffer(100)
-            {keep}
-    """,
+            {keep.replace("KEPT", f"KEPT_{name}")}
+    """
+            for name, keep in keeping.items()
+        )
     )
-    assert found.verdicts == {"TestIt::test_it": "leaked"}
-    assert runs(pytester) == {"it": 3}  # once more for its line
+    assert found.verdicts == dict.fromkeys((f"Test{name}::test_it" for name in keeping), "leaked")
+    assert runs(pytester) == dict.fromkeys(keeping, 3)  # once more for its line
 
 
 def test_what_the_instance_of_a_class_keeps_is_a_note_without_a_re_run(run: Runner, pytester: pytest.Pytester) -> None:

@@ -132,33 +132,40 @@ def test_as_without_the_plugin(run: Runner, pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.parametrize("mode", ["epoch", "scan"])
-@pytest.mark.parametrize("call", ["gc.collect()", "gc.get_objects()", "gc.get_referrers(KEPT)", "gc.freeze()"])
-def test_a_leak_around_a_look_at_the_heap_is_found(run: Runner, call: str, mode: str) -> None:
+@pytest.mark.parametrize(
+    "calls", [["gc.collect()", "gc.get_objects()", "gc.get_referrers(KEPT)"], ["gc.freeze()"]], ids=["looks", "freeze"]
+)
+def test_a_leak_around_a_look_at_the_heap_is_found(run: Runner, calls: list[str], mode: str) -> None:
     found = run(
-        f"""
-        import gc
+        "import gc\n"
+        + "".join(
+            f"""
+KEPT_{number} = KEPT = []
 
-        KEPT = []
+def test_before_{number}(KEPT=KEPT):
+    KEPT.append(Buffer(100))
+    {call}
 
-        def test_before():
-            KEPT.append(Buffer(100))
-            {call}
+def test_after_{number}(KEPT=KEPT):
+    {call}
+    KEPT.append(Buffer(200))
 
-        def test_after():
-            {call}
-            KEPT.append(Buffer(200))
-
-        def test_clean():
-            buffer = Buffer(300)
-            {call}
-        """,
+def test_clean_{number}(KEPT=KEPT):
+    buffer = Buffer(300)
+    {call}
+"""
+            for number, call in enumerate(calls)
+        )
+        + "del KEPT\n",
         f"--gpu-leak-scan={mode}",
         apart=True,
     )
-    assert found.verdicts == {"test_before": "leaked", "test_after": "leaked", "test_clean": "clean"}
-    assert found.finding("test_before")["bytes"] == 100
-    assert found.finding("test_after")["bytes"] == 200
-    assert found.holder("test_before") == "test_it.KEPT[0]"
+    for number in range(len(calls)):
+        before, after = f"test_before_{number}", f"test_after_{number}"
+        assert (found.verdicts[before], found.verdicts[after]) == ("leaked", "leaked")
+        assert found.verdicts[f"test_clean_{number}"] == "clean"
+        assert (found.finding(before)["bytes"], found.finding(after)["bytes"]) == (100, 200)
+        assert found.holder(before) == f"test_it.KEPT_{number}[0]"
 
 
 def test_garbage_made_while_the_user_has_frozen_the_heap_is_no_leak(run: Runner) -> None:

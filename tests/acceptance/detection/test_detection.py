@@ -148,37 +148,41 @@ def test_the_policy_on_cycles(run: Runner, policy: str, verdict: str) -> None:
     assert found.verdicts == {"test_cycle": verdict}
 
 
-@pytest.mark.parametrize("outcome", ["failed", "skipped", "xfailed", "error"])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_test_that_does_not_pass_is_not_checked(run: Runner, outcome: str, mode: str) -> None:
-    ending = {
+def test_a_test_that_does_not_pass_is_not_checked(run: Runner, mode: str) -> None:
+    endings = {
         "failed": "assert not big",
         "skipped": "pytest.skip('no')",
         "xfailed": "pytest.xfail('known')",
         "error": "",
-    }[outcome]
+    }
     found = run(
-        f"""
+        """
         import pytest
 
         @pytest.fixture
-        def broken():
+        def broken(request):
             held = Buffer(2**22)
-            if {outcome == "error"}:
+            if request.node.name == "test_error":
                 raise ValueError
-
-        def test_it(broken):
+        """
+        + "".join(
+            f"""
+        def test_{outcome}(broken):
             big = Buffer(2**22)
             {ending}
 
-        def test_next():
+        def test_next_of_{outcome}():
             pass
-        """,
+        """
+            for outcome, ending in endings.items()
+        ),
         f"--gpu-leak-scan={mode}",
     )
-    assert found.verdicts == {"test_it": "unchecked", "test_next": "clean"}
-    assert found.tests["test_it"]["outcome"] == outcome
-    assert found.tests["test_it"]["why_unchecked"]
+    for outcome in endings:
+        test = found.tests[f"test_{outcome}"]
+        assert (test["verdict"], test["outcome"], bool(test["why_unchecked"])) == ("unchecked", outcome, True)
+        assert found.verdicts[f"test_next_of_{outcome}"] == "clean"
 
 
 def test_an_unexpected_pass_is_checked(run: Runner) -> None:
