@@ -11,23 +11,24 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 
-from pytest_gpuleak.model.first_init import decode_first_init
+from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.formats import WRITERS, render, why_not_accepted
 from pytest_gpuleak.reports.terminal.baseline import STALE_SHOWN, render_entry
+from pytest_gpuleak.reports.terminal.closing import Shown, closing_steps, why_not_shown
 from pytest_gpuleak.reports.terminal.findings import render_line
-from pytest_gpuleak.reports.terminal.first_init import is_shown, render_first_init
-from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT, CutLine, DimLine, TitleLine, first_lines
-from pytest_gpuleak.reports.terminal.section import render_codes, render_leaks
-from pytest_gpuleak.reports.terminal.summary import (
-    render_clean_up,
-    render_dearest,
-    render_faults,
-    render_lost_devices,
-    render_summary,
-    render_usage,
+from pytest_gpuleak.reports.terminal.lines import (
+    ID_LIMIT,
+    TEXT_LIMIT,
+    BadLine,
+    CutLine,
+    DimLine,
+    TitleLine,
+    first_lines,
 )
+from pytest_gpuleak.reports.terminal.section import render_codes, render_leaks
+from pytest_gpuleak.reports.terminal.summary import render_dearest, render_usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -90,25 +91,19 @@ def render_report(report: RunReport, verbosity: int) -> list[str]:
         lines += [*render_codes(report), *render_usage(report, width=columns), *render_dearest(report, width=columns)]
         more = "gpu-leak: and {} more stale"
         lines += first_lines(report.stale, STALE_SHOWN, lambda one: f"gpu-leak: stale: {render_entry(one)}", more)
-    if report.incomplete is not None:
-        why = clean_text(report.incomplete, TEXT_LIMIT)
-        lines.append(click.style(f"gpu-leak: THE REPORT IS INCOMPLETE: {why}", fg="red"))
-    clean_up = render_clean_up(report.summary)
-    lines += [] if clean_up is None else [clean_up]
-    lines += [click.style(line, fg="red") for line in render_lost_devices(report.summary)]
-    lines.append(render_summary(report.summary))
-    if "first_init" in report.summary:
-        first = decode_first_init(report.summary["first_init"])
-        lines += [render_first_init(first)] if is_shown(first, verbosity) else []
-    faults = render_faults(report.tests, report.faults)
-    return lines if faults is None else [*lines, click.style(faults, fg="yellow")]
+    for name, write in closing_steps(report.summary, report, Shown(verbosity, columns)):
+        lines += map(_styled, isolated(write, why_not_shown(name)))
+    return lines
+
+
+_COLOURS = {CutLine: "yellow", BadLine: "red"}
 
 
 def _styled(line: str) -> str:
     if type(line) is TitleLine:
         return click.style(line, fg="red") if line.startswith("LEAKED ") else click.style(line, bold=True)
-    if type(line) is CutLine:
-        return click.style(line, fg="yellow")
+    if type(line) in _COLOURS:
+        return click.style(line, fg=_COLOURS[type(line)])
     return click.style(line, dim=True) if type(line) is DimLine else line
 
 

@@ -9,12 +9,13 @@ import html
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.model.isolation import isolated
-from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle
+from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle, wrap_text
 from pytest_gpuleak.reports.grouping import Group, group_safely
 from pytest_gpuleak.reports.source_places import describe_unshown, findings_of, name_of
+from pytest_gpuleak.reports.terminal.closing import describe_facts
 from pytest_gpuleak.reports.terminal.findings import render_finding
 from pytest_gpuleak.reports.terminal.holders import place_of_edit, place_of_root
-from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT
+from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, INDENT, TEXT_LIMIT
 from pytest_gpuleak.reports.terminal.section import render_largest, render_totals
 from pytest_gpuleak.reports.terminal.summary import render_summary
 from pytest_gpuleak.reports.wording import describe_owners, find_origin
@@ -36,6 +37,7 @@ _ROWS_SHOWN = 100
 _LISTED = 100
 _WIDTH = 110
 _CELL = 120
+_SENTENCE = 2_000
 
 
 def encode_report(report: RunReport, *, limit: int = MAX_BYTES) -> str:
@@ -54,6 +56,7 @@ def encode_report(report: RunReport, *, limit: int = MAX_BYTES) -> str:
     if report.stale:
         title = f"{count_of(len(report.stale), 'leak')} of the baseline gone: remove the entries"
         page.add(_listed(title, len(report.stale), [_stale_line(entry) for entry in report.stale[:_LISTED]]))
+    page.add_facts(describe_facts(report))
     return page.text()
 
 
@@ -86,6 +89,10 @@ class _Page:
                 self._cut.append(f"{count_of(len(groups) - explained, 'holder')} not explained")
                 return
 
+    def add_facts(self, sentences: Sequence[str]) -> None:
+        if sentences and not self.add(_facts(sentences)):
+            self._cut.append(f"{count_of(len(sentences), 'line')} on what else the run met")
+
     def text(self) -> str:
         cut = [f"Cut to fit: {'; '.join(self._cut)}. The JSON report has all.\n"] if self._cut else []
         return "\n".join([*self._blocks, *cut])
@@ -104,6 +111,11 @@ def _head(report: RunReport, failed: Sequence[Entry], known: Sequence[Entry]) ->
     if report.incomplete is not None:
         lines += ["", f"<p><b>Incomplete, tests are missing:</b> {_code(report.incomplete, TEXT_LIMIT)}</p>"]
     return "\n".join(lines) + "\n"
+
+
+def _facts(sentences: Sequence[str]) -> str:
+    lines = [line for text in sentences for line in wrap_text(clean_text(text, _SENTENCE), _WIDTH, further=INDENT)]
+    return "\n".join([f"<pre>{html.escape(lines[0])}", *map(html.escape, lines[1:]), "</pre>"]) + "\n"
 
 
 def _table(rows: Iterable[str]) -> str:

@@ -5,13 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.model.text import clean_text
+from pytest_gpuleak.reports.terminal.closing import Shown, closing_steps, render_init
 from pytest_gpuleak.reports.terminal.lines import MARKUP, TEXT_LIMIT
-from pytest_gpuleak.reports.terminal.summary import (
-    render_clean_up,
-    render_faults,
-    render_lost_devices,
-    render_summary,
-)
 from pytest_gpuleak.session.closing import nothing
 from pytest_gpuleak.session.leak_check import ELSEWHERE
 from pytest_gpuleak.session.pytest_internals import colour_red
@@ -32,20 +27,14 @@ def show_run(run: Run, terminalreporter: Any) -> None:
             run.attempt("colouring the last line", lambda: colour_red(run.config), nothing)
     else:
         summary = ledger.summary(run.settings, on_file=False)
-    last = run.attempt("counting the tests", lambda: render_summary(summary), lambda: "gpu-leak: no counts")
+    closing: list[str] = []
+    for name, write in closing_steps(summary, ledger, _shown(run, terminalreporter)):
+        closing += run.attempt(name, write, list)
     for fault in dict.fromkeys([*run.lines, *run.faults]):
         terminalreporter.line(f"gpu-leak: {clean_text(fault, TEXT_LIMIT)}")
-    if run.settings.wait_s is not None:
-        run.attempt("showing what stays on devices", lambda: _show_waits(run, terminalreporter), nothing)
-    _show_clean_up_and_lost_devices(run, summary, terminalreporter)
     if summary.get("unchecked"):
         run.attempt("counting the notebooks", lambda: _show_notebooks(run, terminalreporter), nothing)
-    terminalreporter.line(last)
-    show_first_init(run, terminalreporter)
-    if ledger.failed_to_check:
-        _show_faults(run, terminalreporter)
-    if ledger.incomplete is not None and run.settings.report_paths:
-        terminalreporter.line(f"gpu-leak: THE REPORT IS INCOMPLETE: {ledger.incomplete}", red=True, bold=True)
+    _write(closing, terminalreporter)
     for error in run.errors:
         terminalreporter.line(error, red=True)
     for line in run.published:
@@ -53,37 +42,21 @@ def show_run(run: Run, terminalreporter: Any) -> None:
 
 
 def show_first_init(run: Run, terminalreporter: Any) -> None:
-    """Show who initialised a device first: where it fails the run, breaks processes that tests fork, or with ``-v``."""
-    found = run.ledger.facts.first_init
-    if found is None:
-        return
-
-    def show() -> None:
-        from pytest_gpuleak.reports.terminal.first_init import is_shown, render_first_init
-
-        if run.fails_by_init:
-            line = f"{render_first_init(found)}; the run fails (--gpu-leak-no-init-at-collection)"
-            terminalreporter.line(line, red=True)
-        elif is_shown(found, int(run.config.option.verbose)):
-            terminalreporter.line(render_first_init(found))
-
-    run.attempt("showing who initialised a device first", show, nothing)
+    """Show who initialised a device first, where no test runs."""
+    found, shown = run.ledger.facts.first_init, _shown(run, terminalreporter)
+    what = "showing who initialised a device first"
+    _write(run.attempt(what, lambda: render_init(found, shown), list), terminalreporter)
 
 
-def _show_waits(run: Run, terminalreporter: Any) -> None:
-    from pytest_gpuleak.reports.terminal.device_waits import render_waits
+def _shown(run: Run, terminalreporter: Any) -> Shown:
+    verbosity, width = int(run.config.option.verbose), terminalreporter._tw.fullwidth
+    settings = run.settings
+    return Shown(verbosity, width, bool(settings.report_paths), run.fails_by_init, settings.strict)
 
-    for line in render_waits(run.ledger.tests, width=terminalreporter._tw.fullwidth):
-        terminalreporter.line(line)
 
-
-def _show_clean_up_and_lost_devices(run: Run, summary: dict[str, Any], terminalreporter: Any) -> None:
-    clean_up = run.attempt("showing the suite's clean-up", lambda: render_clean_up(summary), lambda: None)
-    if clean_up is not None:
-        terminalreporter.line(clean_up)
-    lost: list[str] = run.attempt("showing the lost devices", lambda: render_lost_devices(summary), list)
-    for line in lost:
-        terminalreporter.line(line, red=True)
+def _write(lines: list[str], terminalreporter: Any) -> None:
+    for line in lines:
+        terminalreporter.line(line, **MARKUP.get(type(line), {}))
 
 
 def _show_notebooks(run: Run, terminalreporter: Any) -> None:
@@ -142,8 +115,7 @@ def _show_findings(run: Run, report: RunReport, terminalreporter: Any) -> None:
     baseline = run.baseline
     if baseline is not None:
         lines += run.attempt("showing the baseline", lambda: baseline.render(report, verbosity=verbosity), list)
-    for line in lines:
-        terminalreporter.line(line, **MARKUP.get(type(line), {}))
+    _write(lines, terminalreporter)
 
 
 def _leak_lines(report: RunReport, verbosity: int, width: int) -> list[str]:
@@ -163,11 +135,3 @@ def _usage_lines(run: Run, report: RunReport, width: int) -> list[str]:
 
     clean_up = render_clean_up_calls(report.summary, run.settings.top, width=width)
     return [*render_usage(report, width=width), *render_dearest(report, width=width), *clean_up]
-
-
-def _show_faults(run: Run, terminalreporter: Any) -> None:
-    strict = run.settings.strict
-    line = render_faults(run.ledger.tests, run.ledger.faults)
-    if line is not None:
-        colour = {"red": True} if strict else {"yellow": True}
-        terminalreporter.line(f"{line}{'; the run fails (--gpu-leak-strict)' if strict else ''}", **colour)

@@ -6,12 +6,10 @@ import json
 import math
 from typing import TYPE_CHECKING
 
-import pytest
-
 from pytest_gpuleak.model.device_wait import DeviceWait, Occupied
 from pytest_gpuleak.model.findings import Finding, Holder
 from pytest_gpuleak.model.outcomes import TestRecord, decode_test, encode_test
-from pytest_gpuleak.reports.terminal.device_waits import MAX_TOLD, render_waits
+from pytest_gpuleak.reports.terminal.device_waits import MAX_TOLD, describe_waits
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.outcomes import Outcome
@@ -28,7 +26,7 @@ def record(
 
 
 def sentences(*tests: TestRecord) -> list[str]:
-    return render_waits(tests, width=1000)
+    return describe_waits(tests)
 
 
 def test_nothing_is_said_where_nothing_was_waited_for() -> None:
@@ -88,18 +86,6 @@ def test_many_are_counted() -> None:
     lines = sentences(*tests)
     assert len(lines) == MAX_TOLD + 1
     assert lines[-1] == "gpu-leak: and 3 more on devices; the JSON report has them"
-
-
-@pytest.mark.parametrize("width", [1, 60, 80, 120])
-def test_lines_are_wrapped_and_nothing_is_cut(width: int) -> None:
-    one = Occupied(
-        "cuda:0", "process", GIB, 7, "python -m a.long.command --with many --further options", "tests/t.py::test_name"
-    )
-    lines = render_waits([record(one)], width=width)
-    assert all(len(line) <= max(width, 60) for line in lines)
-    assert "with many --further options), which is alive, started by tests/t.py::test_name" in " ".join(
-        line.strip() for line in lines
-    )
 
 
 def test_hostile_values_stay_on_their_line() -> None:

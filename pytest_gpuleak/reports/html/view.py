@@ -15,6 +15,7 @@ from pytest_gpuleak.reports.html.chart import HOST, Drawing, Mark, build_charts,
 from pytest_gpuleak.reports.html.costs import Cost, describe_costs, duration, find_dearest
 from pytest_gpuleak.reports.html.rows import ID_LIMIT, STATES, Found, Row, build_rows, find_all
 from pytest_gpuleak.reports.html.tree import HOLDERS_SHOWN, Branch, Culprit, build_tree, find_culprits
+from pytest_gpuleak.reports.terminal.closing import describe_facts
 from pytest_gpuleak.reports.wording import HOLDER_WORDS
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class View:
     headline: str
     mood: str
     faults: list[str]
+    met: tuple[str, ...]
     tiles: tuple[tuple[str, str, str], ...]
     rows: tuple[Row, ...]
     rows_left: int
@@ -90,6 +92,7 @@ def describe_run(report: RunReport) -> View:
         headline=headline,
         mood=mood,
         faults=faults,
+        met=tuple(describe_facts(report)),
         tiles=part("the totals", lambda: tuple(_tiles(report, found)), ()),
         rows=tuple(rows),
         rows_left=len(found) - len(rows),

@@ -1,4 +1,4 @@
-"""Lines on what `--gpu-leak-wait` has waited for, and what was still occupied: a sentence each, with its cause in words."""
+"""Sentences on what `--gpu-leak-wait` has waited for, and what was still occupied, with its cause in words."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.outcomes import CHECKED
-from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, wrap_text
-from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, INDENT, MIN_WIDTH, TEXT_LIMIT
+from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
+from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +21,7 @@ MAX_TOLD: Final = 20
 """Entries that are shown. The JSON report has all."""
 
 
-def render_waits(tests: Iterable[TestRecord], *, width: int) -> list[str]:
+def describe_waits(tests: Iterable[TestRecord]) -> list[str]:
     """Write how long was waited in all, and a sentence for each entry; nothing where there was neither."""
     waited: list[float] = []
     sentences: dict[str, None] = {}
@@ -39,10 +39,7 @@ def render_waits(tests: Iterable[TestRecord], *, width: int) -> list[str]:
         texts.append(f"gpu-leak: and {len(told) - MAX_TOLD} more on devices; the JSON report has them")
     if waited:
         texts.append(f"gpu-leak: waited {sum(waited):.1f} s for devices after {count_of(len(waited), 'test')}")
-    lines: list[str] = []
-    for text in texts:
-        lines += wrap_text(text, max(width, MIN_WIDTH), further=INDENT)
-    return lines
+    return texts
 
 
 def describe(test: TestRecord, wait: DeviceWait, one: Occupied) -> str:

@@ -45,10 +45,17 @@ class DimLine(str):
     __slots__ = ()
 
 
+class BadLine(str):
+    """A line that fails the run, or that says what of it cannot be relied on."""
+
+    __slots__ = ()
+
+
 MARKUP: Final[dict[type[str], dict[str, bool]]] = {
     TitleLine: {"bold": True},
     CutLine: {"yellow": True},
     DimLine: {"light": True},
+    BadLine: {"red": True},
 }
 """Markup of pytest's terminal writer by the class of a line. The writer heeds ``NO_COLOR`` and ``--color``."""
 

@@ -37,7 +37,7 @@ STEPS = [
     ("reports.terminal.section", "render_leaks", "showing the leaks"),
     ("reports.terminal.summary", "render_usage", "showing the heaviest tests"),
     ("session.showing", "_show_findings", "showing the leaks"),
-    ("session.showing", "render_summary", "counting the tests"),
+    ("reports.terminal.closing", "render_summary", "counting the tests"),
     ("session.records.recorder", "Recorder.close_journal", "writing the reports"),
 ]
 FAULT = KeyError("a fault of ours")
