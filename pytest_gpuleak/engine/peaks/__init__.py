@@ -1,0 +1,1 @@
+"""Compute what blocks of memory would take on a device that is not there."""
