@@ -53,6 +53,7 @@ class Settings(NamedTuple):
         no_init_at_collection: whether the run fails where a device was initialised during import or collection.
         warn: whether leaks are shown and reported, and fail nothing: the other options that fail a run are off then.
         wait_s: longest wait for a device after a test, in seconds; None: none.
+        children: how helper processes that wider fixtures start are watched; ``agent`` includes what ``memory`` does.
     """
 
     enabled: bool
@@ -70,6 +71,7 @@ class Settings(NamedTuple):
     no_init_at_collection: bool = False
     warn: bool = False
     wait_s: float | None = None
+    children: Literal["memory", "agent", "off"] = "memory"
 
 
 def describe(settings: Settings) -> dict[str, Any]:

@@ -96,6 +96,9 @@ OPTIONS = (
     Option("wait", "wait", "SECONDS", "off",
            "after a test that used a device, wait while memory of this run's processes is leaving it, and tell what stays",
            "wait_s"),
+    Option("children", ("memory", "agent", "off"), "MODE", "memory",
+           "helper processes that wider fixtures start: memory tells their growth, agent also checks them from within, or off",
+           "children"),
     Option("report", "paths", "PATH", "",
            "write a report when the run ends, any number of times: .json, .html, .sarif or .md", "report_paths"),
 )

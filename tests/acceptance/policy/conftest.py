@@ -49,6 +49,7 @@ def pytest_configure(config):
                 "snapshots": settings.snapshots and str(settings.snapshots),
                 "strict": settings.strict,
                 "wait_s": settings.wait_s,
+                "children": settings.children,
             },
             "budget": given_values.read_value(config, "max_mb"),
         }

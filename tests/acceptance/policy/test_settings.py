@@ -23,7 +23,15 @@ DEFAULTS = {
     "scan": "epoch",
     "process_bytes": None,
 }
-RUN_DEFAULTS = {"budget_bytes": None, "clean": False, "top": 0, "snapshots": None, "strict": False, "wait_s": None}
+RUN_DEFAULTS = {
+    "budget_bytes": None,
+    "clean": False,
+    "top": 0,
+    "snapshots": None,
+    "strict": False,
+    "wait_s": None,
+    "children": "memory",
+}
 ALL = {
     "growing_tensors": 2,
     "growing_bytes": 3 * MIB // 2,
@@ -38,7 +46,7 @@ ALL = {
     "scan": "scan",
     "process_bytes": 300 * MIB,
 }
-RUN_ALL = {"budget_bytes": 500 * MIB, "clean": True, "top": 9, "strict": True, "wait_s": 2.5}
+RUN_ALL = {"budget_bytes": 500 * MIB, "clean": True, "top": 9, "strict": True, "wait_s": 2.5, "children": "agent"}
 COMMAND_LINE = [
     "--gpu-leak",
     "--gpu-leak-tensors=2",
@@ -58,6 +66,7 @@ COMMAND_LINE = [
     "--gpu-leak-snapshots=history",
     "--gpu-leak-strict",
     "--gpu-leak-wait=2.5",
+    "--gpu-leak-children=agent",
 ]
 INI = """
 gpu_leak = true
@@ -78,6 +87,7 @@ gpu_leak_top = 9
 gpu_leak_snapshots = {quote}history{quote}
 gpu_leak_strict = true
 gpu_leak_wait = 2.5
+gpu_leak_children = {quote}agent{quote}
 """
 native_toml = pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 9 brought [tool.pytest]")
 
