@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 if TYPE_CHECKING:
     from pytest_gpuleak.model.device_wait import DeviceWait
     from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.helpers import HelperReading
 
 # No postponed annotations, no dataclass: see docs/developing/performance.md, "Start-up".
 Verdict = Literal["clean", "leaked", "noted", "allowed", "unchecked"]
@@ -28,6 +29,7 @@ class TestRecord(NamedTuple):
         suspect_s: seconds of a suspect's check: ``check``, of which ``reruns`` and ``search``; else empty.
         rerun: whether a plugin ran the test again after this attempt, which pytest and the summary then do not count.
         device_wait: what `--gpu-leak-wait` has waited for and what stayed on the devices; None: nothing, or it is off.
+        helpers: the memory of helper processes of higher-scoped fixtures, where a reading after the test differs from that before.
     """
 
     nodeid: str
@@ -46,6 +48,7 @@ class TestRecord(NamedTuple):
     suspect_s: dict[str, float] = {}  # noqa: RUF012 - as above
     rerun: bool = False
     device_wait: "DeviceWait | None" = None
+    helpers: "tuple[HelperReading, ...]" = ()
 
 
 TestRecord.__test__ = False  # type: ignore[attr-defined] # pytest would collect a class of this name from a test module
@@ -63,6 +66,7 @@ def encode_test(record: TestRecord) -> dict[str, Any]:
         from pytest_gpuleak.model.device_wait import encode_wait
 
         fields["device_wait"] = encode_wait(record.device_wait)
+    fields["helpers"] = [one._asdict() for one in record.helpers]
     return fields
 
 
@@ -78,8 +82,15 @@ def decode_test(data: dict[str, Any]) -> TestRecord:
         from pytest_gpuleak.model.device_wait import decode_wait
 
         device_wait = decode_wait(data["device_wait"])
-    faults = tuple(data.get("faults", ()))
-    return TestRecord(**{**data, "findings": findings, "faults": faults, "device_wait": device_wait})
+    faults, helpers = tuple(data.get("faults", ())), tuple(map(_decode_reading, data.get("helpers", ())))
+    decoded = {"findings": findings, "faults": faults, "device_wait": device_wait, "helpers": helpers}
+    return TestRecord(**{**data, **decoded})
+
+
+def _decode_reading(data: dict[str, Any]) -> "HelperReading":
+    from pytest_gpuleak.model.helpers import HelperReading
+
+    return HelperReading(**data)
 
 
 class FixturePlace(NamedTuple):

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.clean_up import CleanUp
     from pytest_gpuleak.model.findings import FixtureRecord
     from pytest_gpuleak.model.first_init import FirstInit
+    from pytest_gpuleak.model.helpers import HelperMemory
     from pytest_gpuleak.model.records import TestRecord
 
 SUSPECT_PARTS = ("check", "reruns", "search")
@@ -112,12 +113,14 @@ class ProcessFacts:
         run_s: the seconds of the runs, added up; None: nobody told.
         lost_devices: the devices that stopped answering, as fields of `LostDevice`.
         first_init: who initialised a device first; of several processes, one (`earlier_of`). None: nobody did.
+        helpers: what helper processes of fixtures have had over the tests.
     """
 
     def __init__(self, run_s: float | None = None) -> None:
         self.run_s = run_s
         self.lost_devices: list[dict[str, Any]] = []
         self.first_init: FirstInit | None = None
+        self.helpers: list[HelperMemory] = []
         self._clean_up: list[CleanUp] = []
 
     def add_run(self, run_s: float, calls: Iterable[CleanUp]) -> None:
@@ -144,6 +147,10 @@ class ProcessFacts:
             from pytest_gpuleak.model.first_init import decode_first_init
 
             self.note_first_init(decode_first_init(fields["first_init"]))
+        if fields.get("helpers"):
+            from pytest_gpuleak.model.helpers import decode_helper
+
+            self.helpers += map(decode_helper, fields["helpers"])
 
     def encode(self, *, whole: bool = False) -> dict[str, Any]:
         """Encode the facts for a summary, without those that nobody told; `whole`: with each caller of clean-up."""
@@ -157,4 +164,8 @@ class ProcessFacts:
             fields["lost_devices"] = self.lost_devices
         if self.first_init is not None:
             fields["first_init"] = self.first_init.encode()
+        if self.helpers:
+            from pytest_gpuleak.model.helpers import encode_helper
+
+            fields["helpers"] = list(map(encode_helper, self.helpers))
         return fields

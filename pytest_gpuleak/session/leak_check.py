@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import SettleStep
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
+    from pytest_gpuleak.engine.detect.helper_memory import HelperWatch
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
     from pytest_gpuleak.engine.fixture_check import FixtureCheck
     from pytest_gpuleak.engine.garbage_check import Garbage, GarbageCheck
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.runner import RunnerVerdict
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.model.findings import Finding, FixtureRecord
+    from pytest_gpuleak.model.helpers import HelperMemory, HelperReading
     from pytest_gpuleak.model.outcomes import FixturePlace, TestRecord, Verdict
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
@@ -96,6 +98,7 @@ class LeakCheck:
         self._meter: PeakMeter | None = None
         self.devices = DeviceAnswers(tracker.counters, attempts.worker)
         self._instance: weakref.ref[object] | None = None
+        self._helpers: HelperWatch | None = None
 
     def start(self) -> None:
         """Begin to watch the process."""
@@ -139,6 +142,7 @@ class LeakCheck:
             return
         self._instance = older_instance(item)
         self.tracker.processes.begin_run()
+        self._follow_helpers(lambda helpers: helpers.begin_test(attempt.nodeid))
         older = self.knowledge.older(self.tracker)
         if not older.is_complete:
             older.look(self.tracker.detector, self.tracker.frameworks.arrays)
@@ -167,6 +171,7 @@ class LeakCheck:
         if setup is not None:
             self._free_failures()
             setup.outlived_failure = False
+        self._follow_helpers(lambda helpers: helpers.before_teardown(fixture))
         self.tracker.teardown_begins(fixture)
         self.attempts.charge(began)
 
@@ -177,6 +182,32 @@ class LeakCheck:
         for left in self.tracker.processes.take_left_by_fixtures():
             self._fixture_check().check_processes(left)
         self.attempts.charge(began)
+
+    def helper_memory(self) -> list[HelperMemory]:
+        """Return what helper processes of fixtures have had over the tests."""
+        if self._helpers is None:
+            return []
+        return self._helpers.helpers(self.attempts.worker, agent=self.settings.children == "agent")
+
+    def _note_helpers(self, readings: tuple[HelperReading, ...]) -> None:
+        if self.attempts.attempt is not None and self._detailed:
+            self.attempts.attempt.helpers = readings
+
+    def _follow_helpers(self, event: Callable[[HelperWatch], object]) -> None:
+        """Follow the memory of helper processes from the first on that a fixture starts. An error ends that, and no more."""
+        if self._helpers is None:
+            if not self.tracker.processes.has_owned or self.settings.children == "off":
+                return
+            self._own_modules.keep()
+            from pytest_gpuleak.engine.detect.helper_memory import HelperWatch
+
+            self._helpers = HelperWatch(self.tracker.processes, self.tracker.driver)
+        try:
+            event(self._helpers)
+        except Exception as error:  # noqa: BLE001 - no verdict comes of it
+            from pytest_gpuleak.engine.stages import FIGURES
+
+            self.attempts.faults.note(FIGURES, error, self.attempts.nodeid)
 
     def call_ends(self) -> None:
         """Note whether the test ran beside other ranks, before its teardown destroys their group."""
@@ -198,6 +229,7 @@ class LeakCheck:
         if attempt is None:
             return None
         began = perf_counter()
+        self._follow_helpers(lambda helpers: self._note_helpers(helpers.end_test()))
         if self._detailed:
             self.attempts.upcoming = () if nextitem is None else (nextitem.nodeid,)
         if self.devices.lost is not None:

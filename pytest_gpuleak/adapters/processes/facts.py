@@ -72,6 +72,16 @@ def describe_command(pid: int, command: list[str], own: list[str]) -> str:
     return FORK if command and command == own else clean_text(" ".join(command) or _name(pid), MAX_COMMAND)
 
 
+def name_and_command(pid: int) -> tuple[str, str]:
+    """Return a child's name, multiprocessing's where that started it, else its program's; and its command line."""
+    from pytest_gpuleak.adapters.processes.kinds import FORK, process_names, program_of
+
+    command, own = command_line(pid), command_line(os.getpid())
+    text = describe_command(pid, command, own)
+    name = process_names().get(pid) or (FORK if text == FORK else program_of(command) if command else text)
+    return clean_text(name, MAX_COMMAND), text
+
+
 def describe(candidates: dict[psutil.Process, int]) -> list[LeftProcess]:
     """Describe processes, each with its descendants among the candidates."""
     from pytest_gpuleak.adapters.processes.kinds import FORK, executor_pools, pool_workers, process_names, program_of

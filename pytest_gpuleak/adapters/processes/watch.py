@@ -27,6 +27,7 @@ class ProcessWatch:
         self._helpers: set[Process] = set()
         self._setups: list[set[Process]] = []
         self._adopted: dict[Hashable, set[Process]] = {}
+        self._owned: dict[Process, Hashable] | None = None
         self._counts_starts: bool | None = None
         self._last_start: int | None = None
         self._before: tuple[bool, int | None, int | None] | None = None
@@ -62,12 +63,14 @@ class ProcessWatch:
         self._known |= new
         if new:
             self._adopted.setdefault(owner, set()).update(new)
+            self._owned = None
 
     def released(self, owner: Hashable) -> list[LeftProcess]:
         """Return the processes that the finalised fixture `owner` has started and that still run after a wait."""
         processes = self._adopted.pop(owner, set())
         if not processes:
             return []
+        self._owned = None
         parents = self._look()
         return _describe_left({process: parents[process] for process in processes if process in parents})
 
@@ -90,6 +93,36 @@ class ProcessWatch:
                 return owner
         return None
 
+    def owned(self) -> dict[Process, Hashable]:
+        """Return the processes of higher-scoped fixtures that are not yet finalised, and their descendants, by the fixture.
+
+        Lists processes only where that is seen to be needed by a small file: else the last list stands, of the test's begin.
+        """
+        if not self._adopted:
+            return {}
+        if self.are_starts_counted:
+            self._look()
+        if self._owned is None:
+            self._owned = self._find_owned()
+        return self._owned
+
+    def _find_owned(self) -> dict[Process, Hashable]:
+        from pytest_gpuleak.adapters.processes.facts import command_line
+        from pytest_gpuleak.adapters.processes.kinds import is_helper
+
+        owners = {process: owner for owner, processes in self._adopted.items() for process in processes}
+        by_pid = {process.pid: process for process in self._seen}
+        for process, parent in self._seen.items():  # parents come before their children
+            above = by_pid.get(parent)
+            if process not in owners and above in owners and not is_helper(command_line(process.pid)):
+                owners[process] = owners[above]
+        return {process: owners[process] for process in self._seen if process in owners}
+
+    @property
+    def are_starts_counted(self) -> bool:
+        """Return whether a list of processes is known to be up to date: no process has started since."""
+        return bool(self._counts_starts)
+
     @property
     def has_owned(self) -> bool:
         """Return whether the setup of a higher-scoped fixture that is not yet finalised has started a process."""
@@ -97,7 +130,7 @@ class ProcessWatch:
 
     def _look(self) -> dict[Process, int]:
         if not has_children():
-            self._seen, self._last_start = {}, None
+            self._seen, self._last_start, self._owned = {}, None, None
             return self._seen
         # Imported here because it imports psutil.
         from pytest_gpuleak.adapters.processes.facts import find_process, list_descendants
@@ -106,7 +139,7 @@ class ProcessWatch:
         if last is None or last != self._last_start:
             # The number is read before the list, so the next call finds processes that start in between.
             self._last_start = last
-            self._seen = {}
+            self._seen, self._owned = {}, None
             for pid, parent in (self._list or list_descendants)().items():
                 process = find_process(pid)
                 if process is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from pytest_gpuleak.adapters.processes.watch import ProcessWatch
 from pytest_gpuleak.engine.limits import ENDING_WAITS
@@ -10,6 +10,8 @@ from pytest_gpuleak.heap.collector import collect, collect_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from psutil import Process
 
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
@@ -73,6 +75,20 @@ class Children:
         if place is not None:
             return place, True
         return next((self._outlived[one] for one in pids if one in self._outlived), None), False
+
+    def owned(self) -> dict[Process, FixtureKey]:
+        """Return the helpers: processes of fixtures that are up, and their descendants, each with its fixture."""
+        return cast("dict[Process, FixtureKey]", self._watch.owned())
+
+    @property
+    def are_starts_counted(self) -> bool:
+        """Tell whether `owned` has the processes of now. Else one may have ended, and its pid be another's."""
+        return self._watch.are_starts_counted
+
+    def name_of(self, fixture: FixtureKey) -> str:
+        """Return the name of a fixture that is up."""
+        place, _ = self._places.get(fixture, (None, None))
+        return "" if place is None else place.name
 
     def may_have_changed(self) -> bool:
         """Tell whether a process of this run may have started or ended since the last call. Takes microseconds."""

@@ -35,7 +35,7 @@ NOT_ENDED = "the run has not ended (killed, crashed or still running)"
 
 _HEAD_KEYS = ("schema", "incomplete", "created", "environment", "policy")
 _TEST_KEYS = frozenset(TestRecord._fields)
-_LATER_KEYS = {"faults", "rerun", "suspect_s", "device_wait"}
+_LATER_KEYS = {"faults", "rerun", "suspect_s", "device_wait", "helpers"}
 """Keys that an earlier release did not write."""
 _ERRORS = (OSError, TypeError, ValueError)
 _FLAGS = os.O_RDWR | getattr(os, "O_BINARY", 0)

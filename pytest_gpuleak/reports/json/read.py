@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pytest_gpuleak.model.clean_up import CleanUp
 from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
 from pytest_gpuleak.model.first_init import FirstInit
+from pytest_gpuleak.model.helpers import HelperMemory, encode_helper
 from pytest_gpuleak.model.lost_device import LostDevice
 from pytest_gpuleak.model.records import SCHEMA, RunReport, TestRecord
 from pytest_gpuleak.model.summary import find_dearest, summarise
@@ -187,6 +188,9 @@ def _check_lists(summary: dict[str, Any]) -> None:
     if "cleanup" in summary:
         calls = check(tuple[CleanUp, ...], summary["cleanup"], "summary.cleanup")
         summary["cleanup"] = [dict(vars(one)) for one in calls]
+    if "helpers" in summary:
+        helpers = check(tuple[HelperMemory, ...], summary["helpers"], "summary.helpers")
+        summary["helpers"] = list(map(encode_helper, helpers))
     if "run_s" in summary:
         summary["run_s"] = check(float, summary["run_s"], "summary.run_s")
 

@@ -55,6 +55,8 @@ def salvage_record(record: TestRecord | FixtureRecord | KnownLeak) -> dict[str, 
 
 
 def _encode_of_test(name: str, value: Any) -> Any:
+    if name == "helpers":
+        return [one._asdict() for one in value]
     return encode_wait(value) if name == "device_wait" and value is not None else value
 
 

@@ -72,6 +72,7 @@ def why_not_shown(step: str) -> Callable[[str], list[str]]:
 def _facts(summary: Mapping[str, Any], run: Ended, shown: Shown) -> list[Step]:
     return [
         ("showing what stays on devices", lambda: _waits(run, shown.width)),
+        ("showing the memory of helper processes", lambda: _helpers(summary)),
         ("showing the suite's clean-up", lambda: _clean_up(summary)),
         ("showing the lost devices", lambda: [BadLine(line) for line in render_lost_devices(summary)]),
         ("showing who initialised a device first", lambda: render_init(_first_init(summary), shown)),
@@ -98,6 +99,14 @@ def _waits(run: Ended, width: int) -> list[str]:
     if not width:
         return texts
     return [line for text in texts for line in wrap_text(text, max(width, MIN_WIDTH), further=INDENT)]
+
+
+def _helpers(summary: Mapping[str, Any]) -> list[str]:
+    if not summary.get("helpers"):
+        return []
+    from pytest_gpuleak.reports.terminal.helpers import render_drift  # most runs have none
+
+    return render_drift(summary)
 
 
 def _clean_up(summary: Mapping[str, Any]) -> list[str]:
