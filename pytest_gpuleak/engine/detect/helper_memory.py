@@ -93,7 +93,9 @@ class HelperWatch:
         self._test = nodeid.partition("[")[0]
         self._readings = {}
         owned = self._children.owned()
-        if owned and not self._asked:
+        if not owned:
+            return
+        if not self._asked:
             self._ask_driver()
         for process, device, size in self._read(owned):
             course = self._courses.get((process, device))
@@ -133,8 +135,9 @@ class HelperWatch:
         ]
 
     def _end(self, owned: dict[Process, FixtureKey]) -> None:
-        if owned:
-            self._ask_driver()
+        if not owned:
+            return
+        self._ask_driver()
         for process, device, size in self._read(owned):
             key = (process, device)
             if key in self._readings:
