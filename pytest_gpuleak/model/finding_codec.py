@@ -13,6 +13,7 @@ from pytest_gpuleak.model.findings import (
     BaselineStatus,
     Contribution,
     Finding,
+    HelperProcess,
     Holder,
     Judged,
     Origin,
@@ -36,6 +37,7 @@ _PARTS: Final[dict[str, type[Any]]] = {
     "peak": Peak,
     "moment": PeakMoment,
     "parts": PeakPart,
+    "process": HelperProcess,
 }
 """Dataclasses of the fields that hold one or several."""
 

@@ -261,6 +261,28 @@ class BaselineStatus:
 
 
 @dataclasses.dataclass(frozen=True)
+class HelperProcess:
+    """The process that a finding was made in, if it is not pytest's.
+
+    Attributes:
+        name: its name in multiprocessing (``EngineCore``), else that of its program.
+        command: how it was started, cut; empty where that is not known.
+        fixture: the wider fixture whose setup has started it; None: a test has, or it is not known.
+    """
+
+    pid: int
+    name: str
+    command: str = ""
+    fixture: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Name it as all reports do: ``EngineCore (pid 4711, fixture 'server')``."""
+        fixture = "" if self.fixture is None else f", fixture '{self.fixture}'"
+        return f"{self.name} (pid {self.pid}{fixture})"
+
+
+@dataclasses.dataclass(frozen=True)
 class Finding:
     """One culprit: the arrays of one kind, on one device, under one holder root.
 
@@ -282,6 +304,7 @@ class Finding:
         provisional: whether its holder is what a short walk has told, and is still to be searched for.
         judged: how the verdict came about, and what was not done; None for budgets.
         peak: what filled the memory at its peak, for a budget, where the test was run again for it; else None.
+        process: the helper process that it was made in; None: the test's own.
     """
 
     kind: FindingKind
@@ -308,6 +331,7 @@ class Finding:
     judged: Judged | None = None
     provisional: bool = False
     peak: Peak | None = None
+    process: HelperProcess | None = None
 
     def __post_init__(self) -> None:
         # A finding made with `dataclasses.replace` may have another kind, and the code of the one before.

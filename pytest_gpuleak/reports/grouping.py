@@ -60,7 +60,16 @@ def group_safely(entries: Sequence[Entry]) -> list[Group]:
 
 
 def holder_key(finding: Finding) -> tuple[str, ...] | None:
-    """Return the key that all findings of one holder on one device share; None where no holder is known."""
+    """Return the key that all findings of one holder on one device share; None where no holder is known.
+
+    A holder in a helper process is another one than that of the same name here; the process may be one of several alike.
+    """
+    key = _holder_key(finding)
+    process = finding.process
+    return key if key is None or process is None else (*key, process.fixture or _NUMBER.sub("#", process.name))
+
+
+def _holder_key(finding: Finding) -> tuple[str, ...] | None:
     holder = finding.holder
     if finding.kind == "cycle":
         return finding.device, "cycle", "", "", "", _ring(holder)

@@ -27,5 +27,7 @@ def properties_of(record: TestRecord) -> list[tuple[str, str]]:
     for found in told[:MAX_LISTED]:
         holder = "unknown" if found.holder is None else found.holder.text or found.holder.root or found.holder.kind
         properties.append(("gpu_leak_holder", clean_text(holder, _TEXT_LIMIT)))
+        if found.process is not None:
+            properties.append(("gpu_leak_process", clean_text(found.process.text, _TEXT_LIMIT)))
         properties.append(("gpu_leak_fingerprint", clean_text(found.fingerprint, _TEXT_LIMIT)))
     return properties

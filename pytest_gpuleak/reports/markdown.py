@@ -129,6 +129,8 @@ def _row(group: Group) -> str:
     held = "unknown" if not found.contributions else _code(found.contributions[0].text, _CELL)
     if holder is not None:
         held = _code(holder.text or holder.root or holder.kind, _CELL)
+    if found.process is not None:
+        held += f" in {_code(found.process.text, _CELL)}"
     place = place_of_edit(found.edit) or ("" if holder is None else place_of_root(holder))
     origin = find_origin(found)
     created = "unknown" if origin is None else _code(f"{origin.file}:{origin.line}", ID_LIMIT)
@@ -188,6 +190,7 @@ def _known_lines(known: Sequence[Entry]) -> list[str]:
 def _known_line(record: TestRecord | FixtureRecord, found: Finding) -> str:
     held = "" if found.holder is None else f", held by {_code(found.holder.text or found.holder.kind, _CELL)}"
     reason = "" if found.baseline is None or not found.baseline.text else f"; {_code(found.baseline.text, TEXT_LIMIT)}"
+    held += "" if found.process is None else f" in {_code(found.process.text, _CELL)}"
     return f"{_code(name_of(record), ID_LIMIT)}: {_kind(found.kind)}, {format_bytes(found.bytes)}{held}{reason}"
 
 

@@ -183,6 +183,15 @@ def _result(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> 
             "worker": clean_text(record.worker, ID_LIMIT),
         },
     }
+    if found.process is not None:
+        result["properties"]["process"] = {
+            name: _in_64_bits(value)
+            if isinstance(value, int)
+            else None
+            if value is None
+            else clean_text(value, ID_LIMIT)
+            for name, value in vars(found.process).items()
+        }
     if found.code in CODES:
         result["taxa"] = [{"id": found.code, "toolComponent": {"name": TAXONOMY, "index": 0}}]
     if others:

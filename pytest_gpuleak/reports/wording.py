@@ -75,8 +75,19 @@ def describe_amount(finding: Finding, limit: int) -> str:
         words += ", one more each run"
     elif finding.kind == "process" and finding.why_unconfirmed:
         words += ", not confirmed"
-    return f"{amount}; {words}"
+    return f"{amount}{in_process(finding)}; {words}"
 
+
+def in_process(finding: Finding, *, whole: bool = True) -> str:
+    """Write which helper process a finding was made in, with its pid, or as all its processes are called; empty: none."""
+    process = finding.process
+    if process is None:
+        return ""
+    named = process.text if whole else process.name
+    return f" in {clean_text(named, _PROCESS_LIMIT)}"
+
+
+_PROCESS_LIMIT = 200
 
 FIXTURES_SHOWN = 10
 """Fixtures of a holder that are named; further ones are counted."""

@@ -213,6 +213,12 @@ class Session:
         manager, check = self._config.pluginmanager, self._run.check
         meter = take_over_meter(self._config, needed=self._detailed)
         manager.register(RuntestHooks(check, meter), "gpuleak-runtest")
+        if self._settings.children == "agent":
+            from pytest_gpuleak.session.features.children.helpers import open_helpers
+
+            check.helpers = open_helpers(str(self._config.rootpath), check.attempts.tell)
+            if check.helpers is not None:
+                self._config.add_cleanup(check.helpers.close)
         if self._settings.wait_s is not None:
             from pytest_gpuleak.session.features.device_gate.hooks import DeviceGate
 

@@ -70,6 +70,7 @@ PEAKS = st.builds(
     COUNTS,
     lacks=st.lists(TEXTS, max_size=2).map(tuple),
 )
+PROCESSES = st.builds(findings.HelperProcess, COUNTS, TEXTS, TEXTS, st.none() | TEXTS)
 FINDINGS = st.builds(
     findings.Finding,
     kind=st.sampled_from(get_args(findings.FindingKind)),
@@ -89,6 +90,7 @@ FINDINGS = st.builds(
     until_teardown=st.booleans(),
     provisional=st.booleans(),
     peak=st.none() | PEAKS,
+    process=st.none() | PROCESSES,
     judged=st.none() | st.builds(findings.Judged, COUNTS, TEXTS, st.lists(TEXTS, max_size=2).map(tuple), TEXTS, TEXTS),
 )
 MANY = st.lists(FINDINGS, max_size=2).map(tuple)

@@ -75,6 +75,7 @@ PEAKS = st.builds(
     st.booleans(),
     some(TEXTS),
 )
+PROCESSES = st.builds(findings.HelperProcess, SIZES, TEXTS, TEXTS, st.none() | TEXTS)
 FINDINGS = st.builds(
     findings.Finding,
     kind=words(findings.FindingKind),
@@ -100,6 +101,7 @@ FINDINGS = st.builds(
     until_teardown=st.booleans(),
     provisional=st.booleans(),
     peak=st.none() | PEAKS,
+    process=st.none() | PROCESSES,
     judged=st.none() | st.builds(findings.Judged, SIZES, TEXTS, some(TEXTS), *[TEXTS] * 5),
 )
 TESTS = st.builds(

@@ -9,7 +9,7 @@ from pytest_gpuleak.model.findings import FixtureRecord
 from pytest_gpuleak.model.text import clean_text, count_of
 from pytest_gpuleak.reports.grouping import group_of, holder_key
 from pytest_gpuleak.reports.html.rows import ID_LIMIT, STATES, TEXT_LIMIT, key_safely, write_place
-from pytest_gpuleak.reports.wording import NO_HOLDER, describe_holder, describe_owners
+from pytest_gpuleak.reports.wording import NO_HOLDER, describe_holder, describe_owners, in_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -115,7 +115,7 @@ def _culprit(members: Sequence[tuple[int, Found]]) -> Culprit:
     leaves = _leaves(members)
     return Culprit(
         held=held or NO_HOLDER.get(one.finding.kind, "holder not known"),
-        held_kind="" if holder is None else describe_holder(holder),
+        held_kind=("" if holder is None else describe_holder(holder)) + in_process(one.finding, whole=False),
         file="" if holder is None or not holder.file else clean_text(holder.file, ID_LIMIT),
         place=write_place(holder.file, holder.line) if holder is not None and holder.file else "",
         state=min((one.state for _, one in members), key=STATES.index),

@@ -9,7 +9,7 @@ from pytest_gpuleak.model.text import clean_text, format_bytes
 from pytest_gpuleak.reports.grouping import group_safely
 from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT, first_lines
 from pytest_gpuleak.reports.terminal.section import name_of_record
-from pytest_gpuleak.reports.wording import count_left, describe_owners, find_origin
+from pytest_gpuleak.reports.wording import count_left, describe_owners, find_origin, in_process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,10 +72,11 @@ def _amount(failed: Sequence[Finding]) -> str:
     largest = max(failed, key=lambda found: found.bytes)
     if largest.kind == "process":
         return f"{count_left(largest)} left running{_created(largest, 'started')}"
+    where = in_process(largest)
     size = format_bytes(sum(found.bytes for found in failed))
     if largest.holder is None or not largest.holder.root:
-        return f"{size}, {clean_text(largest.kind, ID_LIMIT)}{_created(largest, 'created')}"
-    return f"{size} held by {clean_text(largest.holder.root, TEXT_LIMIT)}"
+        return f"{size}, {clean_text(largest.kind, ID_LIMIT)}{_created(largest, 'created')}{where}"
+    return f"{size} held by {clean_text(largest.holder.root, TEXT_LIMIT)}{where}"
 
 
 def _created(finding: Finding, word: str) -> str:

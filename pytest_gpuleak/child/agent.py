@@ -1,0 +1,145 @@
+"""Check the tests of a run in a helper process: the engine, unchanged, in a thread. Loaded with the run's first message."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pytest_gpuleak.adapters.host.modes import host_probes
+from pytest_gpuleak.adapters.registry import own_frameworks
+from pytest_gpuleak.child.messages import ClosedError, Lines, decode_policy
+from pytest_gpuleak.engine.detect.counters import CounterWatch
+from pytest_gpuleak.engine.run_tracker import RunTracker
+from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+from pytest_gpuleak.engine.stages import Unguarded
+from pytest_gpuleak.engine.suspicion import is_worth_a_check
+from pytest_gpuleak.heap.collector import PausedCollector
+from pytest_gpuleak.model.policy import Policy
+
+if TYPE_CHECKING:
+    import _socket
+
+    from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.readings import Growth
+
+NOT_TRACED = "a helper process is not traced"
+"""Why no line is known that made what it holds."""
+
+
+class Entry(Protocol):
+    """The connection to the run: `child.hook.Entry`."""
+
+    socket: _socket.socket
+
+    def send(self, **message: Any) -> None:
+        """Send a message."""
+
+
+def serve(entry: Entry, root: str) -> None:
+    """Answer the run until it ends. `root` is its rootdir."""
+    with contextlib.suppress(ClosedError, OSError):
+        agent = Agent(entry, root)
+        try:
+            while True:
+                agent.answer(agent.receive())
+        finally:
+            agent.stop()
+
+
+class Agent:
+    """The check of this process."""
+
+    def __init__(self, entry: Entry, root: str) -> None:
+        self._socket = entry.socket
+        self._lines = Lines()
+        self._messages: list[dict[str, Any]] = []
+        self.send = entry.send
+        guards = Unguarded()
+        self._policy = Policy()
+        self._tracker = RunTracker(own_frameworks(), guards, CounterWatch((), host_probes(("heap",))))
+        self._tracker.start(self._policy)
+        self._knowledge = SessionKnowledge(root, guards)
+        self._knowledge.in_tests = False
+
+    def receive(self) -> dict[str, Any]:
+        """Wait for the next message. Raises ClosedError once the run has gone."""
+        while not self._messages:
+            data = self._socket.recv(1 << 16)
+            if not data:
+                raise ClosedError
+            self._messages += self._lines.add(data)
+        return self._messages.pop(0)
+
+    def stop(self) -> None:
+        """Restore the process as it was found."""
+        self._tracker.stop()
+
+    def answer(self, message: dict[str, Any]) -> None:
+        """Do what the run asks for."""
+        if message["op"] == "begin":
+            self._begin(decode_policy(message["policy"]))
+            self.send(op="begun", seq=message["seq"])
+        elif message["op"] == "end":
+            self._end(message)
+
+    def _begin(self, policy: Policy) -> None:
+        # A run for the creating lines would show nothing (`NOT_TRACED`): what is allowed has none.
+        self._policy = policy._replace(allowed=NOT_TRACED)
+        tracker, older = self._tracker, self._knowledge.older(self._tracker)
+        tracker.use(policy)
+        if not older.is_complete:
+            older.look(tracker.detector, tracker.frameworks.arrays)
+        tracker.begin_run()
+        older.begin_test()
+
+    def _end(self, message: dict[str, Any]) -> None:
+        with contextlib.ExitStack() as paused:
+            # An automatic collection would free cycles before they are read.
+            paused.enter_context(PausedCollector())
+            arrays, growth, suspected = self._look()
+            count, size = len(arrays), growth.host
+            judging = suspected and bool(message["judge"])
+            seq = message["seq"]
+            self.send(op="ended", seq=seq, suspect=suspected, judging=judging, arrays=count, heap=size)
+            if judging:
+                findings, fault = self._check(message, arrays, growth, paused)
+                self._tracker.end_test()
+                self.send(op="judged", seq=seq, findings=[*map(_encode, findings)], fault=fault)
+                return
+            arrays.clear()
+        self._tracker.end_test()
+
+    def _look(self) -> tuple[list[object], Growth, bool]:
+        tracker = self._tracker
+        growth = tracker.counters.end(lambda: tracker.least_host_growth(self._policy))
+        arrays = tracker.left_arrays()
+        suspected = bool(arrays)
+        if is_worth_a_check(growth, self._policy, tracker):
+            growth = tracker.without_pools(growth)
+            suspected |= is_worth_a_check(growth, self._policy, tracker)
+        return arrays, growth, suspected
+
+    def _check(
+        self, test: dict[str, Any], arrays: list[object], growth: Growth, paused: contextlib.ExitStack
+    ) -> tuple[tuple[Finding, ...], str]:
+        """Return the findings, and what went wrong."""
+        from pytest_gpuleak.child.subject import ElsewhereSubject
+        from pytest_gpuleak.engine.suspect import FirstRun, SuspectCheck
+
+        check = SuspectCheck(
+            self._tracker, self._knowledge, ElsewhereSubject(self, test["nodeid"], test["seq"]), self._policy
+        )
+        try:
+            return check.check(FirstRun(arrays, growth, seen=paused.close)), ""
+        except Exception as error:  # noqa: BLE001 - the run is told; the next test is checked
+            return (), f"{type(error).__name__}: {error}"[:300]
+        finally:
+            arrays.clear()
+
+
+def _encode(found: Finding) -> dict[str, Any]:
+    from pytest_gpuleak.model.finding_codec import encode_finding
+
+    why = None if found.why_line_unknown is None else NOT_TRACED
+    return encode_finding(dataclasses.replace(found, why_line_unknown=why))

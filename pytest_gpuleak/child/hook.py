@@ -1,0 +1,246 @@
+"""Ways into the helper processes of a run. Each such process loads this: neither the engine, nor pytest, nor torch.
+
+`start` comes by an entry in multiprocessing's preparation data, or in a fork; `start_at_site` by the package's ``.pth``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+ENV = "PYTEST_GPULEAK_AGENT"
+"""The environment variable that leads a process to its run: the fields of `Run`, a line each."""
+
+CONNECT_S = 1.0
+"""Seconds that a process waits for a run whose queue of connections is full."""
+
+EXIT_S = 2.0
+"""Seconds that a process waits at its end for its agent, which may be searching."""
+
+_NO_HELPERS = (
+    "multiprocessing.resource_tracker", "multiprocessing.forkserver", "_inductor/compile_worker", "popen_loky",
+    "exec(eval(sys.stdin.readline()))",
+)  # fmt: skip
+"""Parts of the command lines of processes that serve a library: a fork server must have no thread, an xdist worker is a run."""
+
+_PYTEST = frozenset({"pytest", "py.test", "pytest.exe"})
+
+
+class Run(NamedTuple):
+    """The run that a process belongs to: its socket, its rootdir, pytest's pid, and the plugin's version."""
+
+    socket: str
+    root: str
+    pid: str
+    version: str
+
+
+def current_run() -> Run | None:
+    """Return the run that this process is a helper of; None: it is none."""
+    given = os.environ.get(ENV, "").split("\n")
+    return Run(*given) if len(given) == len(Run._fields) and given[2] != str(os.getpid()) else None
+
+
+def start_at_site() -> None:
+    """Start the agent as the interpreter starts. No error reaches the process."""
+    with suppress(Exception):
+        command = list(getattr(sys, "orig_argv", ()))
+        if not any(mark in part for part in command for mark in _NO_HELPERS) and not _is_pytest(command):
+            start()
+
+
+def _is_pytest(command: list[str]) -> bool:
+    return any(os.path.basename(part) in _PYTEST for part in command[:3])  # noqa: PTH119 - before anything is imported
+
+
+def start(name: str = "") -> None:
+    """Start the agent of this process, `name` to multiprocessing, unless it has one. May raise what a socket raises."""
+    run, entry = current_run(), _entries.get(os.getpid())
+    if entry is not None:
+        if name:
+            entry.send(op="named", name=name)
+    elif run is not None:
+        if not _watches_forks:
+            _watches_forks.append(True)
+            os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+        if "multiprocessing" in sys.modules:
+            enter_children()
+        _entries[os.getpid()] = Entry(run, name)
+
+
+class Entry:
+    """The connection of this process to its run, and the thread that serves it."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        import _socket  # `socket` would import five modules more
+        import atexit
+
+        # Here, in the main thread: `threading` takes the thread that imports it first for the main one (up to 3.12).
+        import threading
+
+        self.run = run
+        self.socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        os.set_inheritable(self.socket.fileno(), False)
+        self.socket.settimeout(CONNECT_S)
+        self.socket.connect(run.socket)
+        self.socket.settimeout(None)
+        # At once, before the process does anything: the run then knows of it, however busy its threads are.
+        self.send(op="hello", pid=os.getpid(), name=name, argv=sys.argv[:8] or list(getattr(sys, "orig_argv", ()))[:8],
+                  version=_version())  # fmt: skip
+        self.thread: threading.Thread = threading.Thread(target=self._serve, name="gpuleak-agent", daemon=True)
+        self.thread.start()
+        # A daemon thread that imports while the interpreter ends crashes it.
+        atexit.register(self.stop)
+
+    def send(self, **message: Any) -> None:
+        """Send a message. Raises OSError where the run has gone."""
+        import json
+
+        self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def stop(self) -> None:
+        """End the thread, and wait for it. Safe to call twice, and in another process than the thread's."""
+        if _entries.get(os.getpid()) is self:
+            with suppress(OSError):
+                self.socket.shutdown(2)
+            self.thread.join(EXIT_S)
+
+    def leave(self) -> None:
+        """Close this process's copy of a connection that is another process's."""
+        with suppress(OSError):
+            os.close(self.socket.detach())
+
+    def _serve(self) -> None:
+        try:
+            # What a short process never needs is loaded with the first message.
+            if self.socket.recv(1, 2):  # MSG_PEEK
+                from pytest_gpuleak.child.agent import serve
+
+                serve(self, self.run.root)
+        except BaseException as error:  # noqa: BLE001 - the process must not notice; the run is told
+            with suppress(Exception):
+                self.send(op="bye", why=f"its check failed: {type(error).__name__}: {error}"[:300])
+        finally:
+            with suppress(OSError):
+                self.socket.shutdown(2)  # the run must not wait for this agent
+
+
+_entries: dict[int, Entry] = {}
+"""The entry of this process, by its pid. After a fork it has the parent's."""
+
+_watches_forks: list[bool] = []
+"""Has an item once this process, or one that it was forked from, watches forks: that cannot be undone."""
+
+
+def _version() -> str:
+    from pytest_gpuleak.model.version import __version__
+
+    return __version__
+
+
+def _before_fork() -> None:
+    """From 3.12 on, `os.fork` warns where there is a second thread, also of one that starts again after it: end it."""
+    entry = _entries.get(os.getpid())
+    if entry is not None and sys.version_info >= (3, 12) and entry.thread.is_alive():
+        with suppress(OSError):
+            entry.send(
+                op="bye", why="it forks, for which its agent has ended: Python 3.12 warns of a fork beside threads"
+            )
+        entry.stop()
+
+
+def _after_fork() -> None:
+    with suppress(Exception):
+        for entry in _entries.values():
+            entry.leave()
+        _entries.clear()
+        reset_collector()
+        run = current_run()
+        if run is not None and not _is_before_exec():
+            _entries[os.getpid()] = Entry(run, "")
+
+
+def _is_before_exec() -> bool:
+    """Tell whether a fork is `subprocess`'s with a ``preexec_fn``, which runs these hooks and is another program soon."""
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "_execute_child":
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def reset_collector() -> None:
+    """Undo what a fork has inherited: the epoch of the process that it was forked from."""
+    collector: Any = sys.modules.get("pytest_gpuleak.heap.collector")
+    view = None if collector is None else collector.current_view()
+    if view is not None:
+        view.remove()
+        view.thaw()
+
+
+def enter_children() -> Callable[[], None]:
+    """Give an agent to each process that multiprocessing starts from this one; return what undoes it."""
+    from multiprocessing import process, spawn
+
+    prepare, bootstrap = spawn.get_preparation_data, process.BaseProcess._bootstrap  # type: ignore[attr-defined]
+    if getattr(prepare, "__module__", "") == __name__:
+        return lambda: None
+
+    def with_agent(name: str) -> dict[str, Any]:
+        return {"gpuleak": Stowaway(name), **prepare(name)}
+
+    def in_fork(self: Any, *args: Any, **more: Any) -> Any:
+        with suppress(Exception):
+            reset_collector()
+            start(self.name)
+        return bootstrap(self, *args, **more)
+
+    def undo() -> None:
+        spawn.get_preparation_data = prepare
+        process.BaseProcess._bootstrap = bootstrap  # type: ignore[attr-defined]
+
+    spawn.get_preparation_data = with_agent
+    process.BaseProcess._bootstrap = in_fork  # type: ignore[attr-defined]
+    return undo
+
+
+class Stowaway:
+    """Starts the agent where it is unpickled, in a child by spawn or of a fork server.
+
+    Pickled as a call of a builtin: an object of a class would end a child whose interpreter does not have the module.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, (_TEXT.format(env=ENV, value=os.environ.get(ENV, ""), name=self._name), {})
+
+
+_TEXT = """
+try:
+    import os
+    if {value!r}:
+        os.environ.setdefault({env!r}, {value!r})
+        from pytest_gpuleak.child.hook import start
+        start({name!r})
+except Exception as error:
+    try:
+        import json, socket
+        run = socket.socket(socket.AF_UNIX)
+        run.settimeout(1)
+        run.connect(os.environ[{env!r}].split(chr(10))[0])
+        why = "pytest-gpuleak cannot be loaded there (" + type(error).__name__ + ")"
+        hello = dict(op="hello", pid=os.getpid(), name={name!r}, argv=[], version="", why=why)
+        run.sendall(json.dumps(hello).encode() + b"\\n")
+        run.close()
+    except Exception:
+        pass
+"""

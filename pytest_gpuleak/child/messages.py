@@ -1,0 +1,47 @@
+"""Messages between a run and an agent: JSON objects, a line each.
+
+The run asks ``begin`` (a test, by a policy), ``end``, and tells ``ran`` after each re-run, or ``drop`` where there is none.
+The agent greets with ``hello``, and answers ``begun``, ``ended``, then for a suspect ``ready`` before each re-run and
+``judged`` at last. ``seq`` tells the tests apart: what a late agent answers belongs to an earlier one.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pytest_gpuleak.model.policy import Policy
+
+MOST_BYTES = 1 << 24
+"""Bytes of a message that are read: a process that prints into the connection must not fill the memory."""
+
+
+class ClosedError(BaseException):
+    """The other side has gone. No `Exception`, which a guard of the engine's would take for a fault of a stage."""
+
+
+class Lines:
+    """Take messages out of the bytes that arrive."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def add(self, data: bytes) -> list[dict[str, Any]]:
+        """Return the messages that are complete by now. Raises ValueError for what is none."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MOST_BYTES:
+            raise ValueError("a message without an end")
+        messages = [json.loads(line) for line in lines]
+        if not all(isinstance(message, dict) for message in messages):
+            raise ValueError("a line that is no message")
+        return messages
+
+
+def encode_policy(policy: Policy) -> dict[str, Any]:
+    """Encode what an agent judges by."""
+    return policy._asdict()
+
+
+def decode_policy(fields: dict[str, Any]) -> Policy:
+    """Decode what `encode_policy` returned."""
+    return Policy(**{**fields, "host": tuple(fields["host"])})

@@ -1,0 +1,135 @@
+"""One agent, as the run sees it."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.child.messages import Lines
+from pytest_gpuleak.heap.threads import read_kernel_file
+from pytest_gpuleak.model.findings import HelperProcess
+from pytest_gpuleak.model.text import clean_text, shorten_end
+
+if TYPE_CHECKING:
+    import socket
+
+NAME_LIMIT = 80
+COMMAND_LIMIT = 200
+
+
+class Connection:
+    """The connection to the agent of a process. Its socket never makes the run wait."""
+
+    def __init__(self, opened: socket.socket) -> None:
+        opened.setblocking(False)
+        self._socket = opened
+        self._lines = Lines()
+        self._inbox: list[dict[str, Any]] = []
+        self.process: HelperProcess | None = None
+        """Who it is; None until it has greeted."""
+        self.version = ""
+        self.refusal = ""
+        """Why the process can have no agent, in its own words."""
+        self.owner: int | None = None
+        """The key of the wider fixture that has started the process."""
+        self.why_ended = ""
+        """Why the agent can be asked no more; empty where the process has just gone."""
+        self.ended = False
+        self.begun = False
+        """Whether it follows the running test."""
+        self.loaded = False
+        self.late = False
+        """Whether an answer is due for longer than a run waits."""
+
+    def fileno(self) -> int:
+        """Return the descriptor, for `select`."""
+        return self._socket.fileno()
+
+    @property
+    def text(self) -> str:
+        """Name the process."""
+        return "a process that has not greeted" if self.process is None else self.process.text
+
+    def send(self, message: dict[str, Any]) -> bool:
+        """Send a message, and return whether that went."""
+        if not self.ended:
+            try:
+                # Small: it fits the buffer, unless the process has not read for long.
+                self._socket.sendall(json.dumps(message).encode() + b"\n")
+            except BlockingIOError:
+                self.end("it reads no messages")
+            except OSError:
+                self.end()
+        return not self.ended
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the messages that have come. What is no message ends the connection."""
+        messages: list[dict[str, Any]] = []
+        if self.ended:
+            return messages
+        try:
+            while data := self._socket.recv(1 << 16):
+                messages += self._lines.add(data)
+            self.end()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.end()
+        except (ValueError, RecursionError):
+            self.end("something else writes to its connection")
+        return [message for message in messages if not self._takes(message)]
+
+    def next_answer(self, seq: int) -> dict[str, Any] | None:
+        """Return the next answer on a test, of those that have come. An agent may be ready as soon as it has ended one."""
+        self._inbox += self.read()
+        while self._inbox:
+            answer = self._inbox.pop(0)
+            if answer.get("seq") == seq:
+                return answer
+        return None
+
+    def _takes(self, message: dict[str, Any]) -> bool:
+        """Tell whether a message was about the process itself."""
+        op, name = message.get("op"), _text(message.get("name"), NAME_LIMIT)
+        if op == "hello":
+            argv = message.get("argv")
+            argv = [part for part in argv if isinstance(part, str)] if isinstance(argv, list) else []
+            pid = message.get("pid")
+            command = _text(" ".join(argv), COMMAND_LIMIT)
+            program = os.path.basename(argv[0]) if argv else ""  # noqa: PTH119 - any text
+            self.version, self.refusal = _text(message.get("version"), 40), _text(message.get("why"), COMMAND_LIMIT)
+            self.process = HelperProcess(
+                pid if type(pid) is int else 0, name or _text(program, NAME_LIMIT) or "a process", command
+            )
+        elif op == "named" and self.process is not None and name:
+            self.process = HelperProcess(self.process.pid, name, self.process.command, self.process.fixture)
+        elif op == "bye":
+            self.end(_text(message.get("why"), COMMAND_LIMIT))
+        return op in ("hello", "named", "bye")
+
+    def end(self, why: str = "") -> None:
+        """Ask the agent no more."""
+        self.ended, self.why_ended = True, self.why_ended or why
+        with suppress(OSError):
+            self._socket.close()
+
+
+def _text(value: object, limit: int) -> str:
+    return shorten_end(clean_text(value, limit), limit) if isinstance(value, str) else ""
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        return read_kernel_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except (OSError, IndexError):
+        pass
+    if os.path.isdir("/proc/self"):  # noqa: PTH112 - asked while a test waits
+        return False
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,299 @@
+"""Ask the agents before and after each test, and run suspects again for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import weakref
+from multiprocessing import connection
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.child.messages import encode_policy
+from pytest_gpuleak.model.version import __version__
+from pytest_gpuleak.session.features.children.connection import is_running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
+    from pytest_gpuleak.engine.subject import RerunResult
+    from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.outcomes import FixturePlace
+    from pytest_gpuleak.model.policy import Policy
+    from pytest_gpuleak.session.features.children.connection import Connection
+    from pytest_gpuleak.session.features.children.listener import Listener
+
+OPTION = "--gpu-leak-children=agent"
+
+ANSWER_S = 1.0
+"""Seconds that an agent may take for an answer; a test for which it takes longer is not checked there."""
+
+START_S = 15.0
+"""Seconds, once, in which a process that runs must greet, and load the engine."""
+
+JUDGE_S = 60.0
+"""Seconds in which an agent must be ready for a re-run, or have judged: the search of a large heap takes some."""
+
+
+class Helpers:
+    """The helper processes of one run that have an agent. Follows fixtures as `FixtureEvents` does."""
+
+    def __init__(self, listener: Listener, tell: Callable[[str], None]) -> None:
+        self._listener = listener
+        self._tell = tell
+        self._all: list[Connection] = []
+        self._places: dict[FixtureKey, str] = {}
+        self._seq = 0
+        self._policy: Policy | None = None
+        self._following = False
+        self._suspects: list[Connection] = []
+        self._findings: list[tuple[Connection, list[Any]]] = []
+        self.unchecked: list[str] = []
+        """Why the running test was not checked in a process: a clause for each."""
+        leave = weakref.WeakMethod(self.leave)
+        os.register_at_fork(after_in_child=lambda: _call(leave()))
+
+    def begin(self, policy: Policy) -> None:
+        """Begin a test in every process that has an agent."""
+        self.unchecked, self._policy, self._following = [], policy, True
+        self._suspects, self._findings = [], []
+        self._begin()
+
+    def setup_begins(self, fixture: FixtureKey, place: FixturePlace) -> None:
+        """Note the fixture's name. What earlier steps of the test have started is not the fixture's."""
+        self._places[fixture] = place.name
+        if self._listener.started:
+            self._welcome()
+
+    def setup_ends(self, fixture: FixtureKey) -> None:
+        """Take what has started as the fixture's, and what it has made in other processes too: the test begins anew."""
+        self._welcome(fixture)
+        if self._following and self._all:
+            self._begin()
+
+    def teardown_ends(self, fixture: FixtureKey) -> None:
+        """Forget the fixture."""
+        self._places.pop(fixture, None)
+        for one in self._all:
+            if one.owner == fixture:
+                one.owner = None  # its id may be another fixture's
+
+    def _begin(self) -> None:
+        self._welcome()
+        if not self._all or self._policy is None:
+            return
+        for one in self._all:
+            one.begun = False
+            if one.late:
+                self._take_late(one)
+        self._drop_ended()
+        self._seq += 1
+        asked = [one for one in self._all if not one.late]
+        message = {"op": "begin", "seq": self._seq, "policy": encode_policy(self._policy)}
+        new = not all(one.loaded for one in asked)
+        for one in self._ask(dict.fromkeys(asked, message), START_S if new else ANSWER_S):
+            one.begun = one.loaded = True
+
+    def _take_late(self, late: Connection) -> None:
+        """Read what a late agent answers by now; it is asked again once it waits for the next test."""
+        for answer in late.read():
+            if answer.get("op") == "ready":
+                late.send({"op": "drop", "why": "the run went on, since the process was late"})
+            elif answer.get("op") != "ended" or not answer.get("judging"):
+                late.late = False
+
+    def _welcome(self, owner: FixtureKey | None = None) -> None:
+        """Take new agents, and wait for those of processes that run and have not greeted yet."""
+        until = perf_counter() + START_S
+        while True:
+            self._all += self._listener.accept()
+            for one in self._all:
+                if one.process is None:
+                    one.read()
+                    self._greet(one, owner)
+            known = {one.process.pid for one in self._all if one.process is not None}
+            started = self._listener.started
+            started[:] = [pid for pid in started if pid not in known and is_running(pid)]
+            self._drop_ended()
+            if not started:
+                return
+            left = until - perf_counter()
+            if left <= 0:
+                for pid in started:
+                    self._tell(f"pid {pid} is not checked: it has not greeted within {START_S:g} s")
+                started.clear()
+                return
+            silent = [one for one in self._all if one.process is None]
+            wait([self._listener, *silent], min(left, 0.05))  # a process may end without a greeting
+
+    def _greet(self, new: Connection, owner: FixtureKey | None) -> None:
+        if new.process is None or new.ended:
+            return
+        if owner is not None:
+            new.owner = owner
+            new.process = dataclasses.replace(new.process, fixture=self._places.get(owner))
+        if new.version != __version__:
+            new.end(
+                new.refusal or f"it has pytest-gpuleak {new.version or 'of another release'}, the run {__version__}"
+            )
+
+    def _drop_ended(self) -> None:
+        for one in self._all:
+            if one.ended and one.why_ended:
+                self._tell(f"{one.text} is not checked{self._since()}: {one.why_ended}")
+        self._all = [one for one in self._all if not one.ended]
+
+    def _since(self) -> str:
+        return " any more" if self._following else ""
+
+    def _ask(self, messages: Mapping[Connection, dict[str, Any]], seconds: float) -> dict[Connection, dict[str, Any]]:
+        """Return the answers that come in time; who is late is not asked again before the answer has come."""
+        waiting = [one for one, message in messages.items() if one.send(message)]
+        answers = self._wait(waiting, seconds)
+        for one in waiting:
+            one.late = one not in answers and not one.ended
+        self._drop_ended()
+        return answers
+
+    def _wait(self, waiting: Sequence[Connection], seconds: float) -> dict[Connection, dict[str, Any]]:
+        """Return the first answer of each, of those that come within the time."""
+        answers: dict[Connection, dict[str, Any]] = {}
+        until = perf_counter() + seconds
+        silent = list(waiting)
+        while True:
+            for one in silent:
+                answer = one.next_answer(self._seq)
+                if answer is not None:
+                    answers[one] = answer
+            silent = [one for one in silent if one not in answers and not one.ended]
+            if not silent or not wait(silent, max(0.0, until - perf_counter())):
+                return answers
+
+    def _note_unchecked(self, one: Connection, why: str) -> None:
+        clause = f"in {one.text}: {why}"
+        if clause not in self.unchecked:
+            self.unchecked.append(clause)
+
+    def end(self, nodeid: str, judge: bool, used: Callable[[], Collection[FixtureKey]]) -> None:
+        """End the test in each process. Those that it has left something in begin to judge it, if its verdict counts.
+
+        A process of a fixture that the test does not use grows by itself, or late: that is told, and charged to nobody.
+        """
+        if not self._following:
+            return
+        self._following = False
+        if not self._all:
+            return
+        fixtures = used()
+        own = {one for one in self._all if one.owner is None or one.owner in fixtures}
+        for one in own:
+            if one.late:
+                self._note_unchecked(one, f"it did not answer within {ANSWER_S:g} s")
+        message = {"op": "end", "seq": self._seq, "nodeid": nodeid}
+        begun = [one for one in self._all if one.begun and not one.late]
+        answers = self._ask({one: {**message, "judge": judge and one in own} for one in begun}, ANSWER_S)
+        for one in begun:
+            answer = answers.get(one)
+            if answer is None:
+                if one in own:
+                    self._note_unchecked(one, "it ended" if one.ended else f"it did not answer within {ANSWER_S:g} s")
+            elif answer.get("judging"):
+                self._suspects.append(one)
+            elif answer.get("suspect") and one not in own:
+                self._tell(f"{one.text} grew in {nodeid}, which does not use its fixture: no test is blamed")
+
+    def ready(self) -> list[Connection]:
+        """Return the suspects that wait for a re-run; take the findings of those that have judged."""
+        found: list[Connection] = []
+        for one, answer in self._wait(self._suspects, JUDGE_S).items():
+            self._suspects.remove(one)
+            if answer.get("op") == "ready":
+                found.append(one)
+            else:
+                self._take(one, answer)
+        for one in self._suspects:
+            self._note_unchecked(
+                one, "it ended before the test was run again" if one.ended else "it did not judge in time"
+            )
+            one.late = not one.ended
+        self._suspects = []
+        self._drop_ended()
+        return found
+
+    def ran(self, ready: Sequence[Connection], result: RerunResult) -> None:
+        """Tell those that were ready how the re-run went."""
+        message = {"op": "ran", "passed": result.passed, "why": result.why}
+        self._suspects += [one for one in ready if one.send(message)]
+
+    def _take(self, one: Connection, answer: dict[str, Any]) -> None:
+        findings, fault = answer.get("findings"), answer.get("fault")
+        if isinstance(fault, str) and fault:
+            self._note_unchecked(one, f"its check failed: {fault[:300]}")
+        if isinstance(findings, list):
+            self._findings.append((one, findings))
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Return what was found, each with its process. A late agent's findings are those of an earlier test."""
+        from pytest_gpuleak.session.features.children.findings import read_finding
+
+        found: list[Finding] = []
+        for one, data in self._findings:
+            assert one.process is not None
+            for each in data:
+                try:
+                    found.append(read_finding(each, one.process))
+                except ValueError as error:
+                    self._note_unchecked(one, f"what it found cannot be read: {error}")
+        self._findings = []
+        return tuple(found)
+
+    def confirm(self, run_again: Callable[[], RerunResult]) -> tuple[Finding, ...]:
+        """Run the test again as often as agents ask for it, and return what they have found."""
+        while ready := self.ready():
+            self.ran(ready, run_again())
+        return self.findings()
+
+    @property
+    def has_judged(self) -> bool:
+        """Tell whether an agent has judged the test, or is about to."""
+        return bool(self._suspects or self._findings)
+
+    def leave(self) -> None:
+        """Close a fork's copies of the connections, so that agents learn when the run ends."""
+        self._listener.forget()
+        for one in self._all:
+            one.end()
+        self._all = []
+        self._following = False
+
+    def close(self) -> None:
+        """End the agents, and restore the process."""
+        for one in self._all:
+            one.end()
+        self._all = []
+        self._listener.close()
+
+
+def wait(opened: Sequence[Any], seconds: float) -> list[Any]:
+    """Return those with a descriptor that can be read, by a poll: a run may have more descriptors than a select takes."""
+    return connection.wait(opened, seconds)
+
+
+def _call(function: Callable[[], None] | None) -> None:
+    if function is not None:
+        function()
+
+
+def open_helpers(root: str, tell: Callable[[str], None]) -> Helpers | None:
+    """Let the processes of this run have agents; None where they cannot, which is told."""
+    from pytest_gpuleak.session.features.children.listener import PTH, Listener, has_pth
+
+    try:
+        helpers = Helpers(Listener(root), tell)
+    except (AttributeError, ImportError, OSError) as error:  # Windows has no such sockets
+        tell(f"{OPTION} has no effect: no socket can be made for it ({error})")
+        return None
+    if not has_pth():
+        tell(f"{OPTION} reaches multiprocessing's processes alone: this installation (an editable one?) has no {PTH}")
+    return helpers

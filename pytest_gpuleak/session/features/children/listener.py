@@ -1,0 +1,138 @@
+"""The run's socket, and the ways by which processes find it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import site
+import socket
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.child import hook
+from pytest_gpuleak.model.version import __version__
+from pytest_gpuleak.session.features.children.connection import Connection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.process import BaseProcess
+
+PTH = "pytest_gpuleak.pth"
+"""The file beside the installed package by which processes of `subprocess` start their agent."""
+
+_PREFIX = "gpuleak-run-"
+_LONGEST = 90
+"""Characters of a socket's path: the kernel takes 107, and macOS 103."""
+
+
+class Listener:
+    """Accept the agents of this run's processes. Raises OSError where no socket can be made."""
+
+    def __init__(self, root: str) -> None:
+        self._pid = os.getpid()
+        self._folder = _make_folder()
+        self.started: list[int] = []
+        """The pids of processes that multiprocessing has started since they were last looked at: each will greet."""
+        try:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._socket.bind(str(self._folder / "s"))
+            self._socket.listen(socket.SOMAXCONN)
+            self._socket.setblocking(False)
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        self._undo = [hook.enter_children(), self._watch_starts()]
+        run = hook.Run(str(self._folder / "s"), root, str(self._pid), __version__)
+        self._before = os.environ.get(hook.ENV)
+        os.environ[hook.ENV] = "\n".join(run)
+        self._opened = True
+
+    def accept(self) -> list[Connection]:
+        """Return the agents that have connected since the last call."""
+        new: list[Connection] = []
+        with suppress(OSError):  # none is left, or this process has no descriptor left
+            while True:
+                opened, _ = self._socket.accept()
+                new.append(Connection(opened))
+        return new
+
+    def fileno(self) -> int:
+        """Return the descriptor, for `select`."""
+        return self._socket.fileno()
+
+    def forget(self) -> None:
+        """Close a fork's copy, in the fork: as long as one is open, agents do not learn that the run has ended."""
+        self._opened = False
+        with suppress(OSError):
+            self._socket.close()
+
+    def close(self) -> None:
+        """Restore the process as it was found. Safe to call twice."""
+        if not self._opened or os.getpid() != self._pid:
+            return
+        self.forget()
+        for undo in reversed(self._undo):
+            undo()
+        os.environ.pop(hook.ENV, None)
+        if self._before is not None:
+            os.environ[hook.ENV] = self._before
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _watch_starts(self) -> Callable[[], None]:
+        """Note which processes multiprocessing starts."""
+        from multiprocessing import process
+
+        original = process.BaseProcess.start
+
+        def start(this: BaseProcess) -> None:
+            original(this)
+            if this.pid is not None and os.getpid() == self._pid:
+                self.started.append(this.pid)
+
+        def undo() -> None:
+            process.BaseProcess.start = original  # type: ignore[method-assign]
+
+        process.BaseProcess.start = start  # type: ignore[method-assign, assignment]
+        return undo
+
+
+def _make_folder() -> Path:
+    """Make a folder that only this user may enter, and remove those of runs that were killed."""
+    parent = Path(tempfile.gettempdir())
+    if len(str(parent)) > _LONGEST - len(_PREFIX) - 20:
+        parent = Path("/tmp")
+    for folder in parent.glob(f"{_PREFIX}*"):
+        if _is_left_behind(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
+
+
+def _is_left_behind(folder: Path) -> bool:
+    """Tell whether a run has ended without removing its folder: its pid is unused here, and nobody listens."""
+    pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
+    if not pid.isdecimal():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        pass
+    except (OSError, OverflowError):
+        return False
+    else:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(folder / "s"))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            pass
+    return False
+
+
+def has_pth() -> bool:
+    """Tell whether this installation starts agents in processes of `subprocess`; an editable one does not."""
+    folders = [*site.getsitepackages(), site.getusersitepackages()]
+    return any((Path(folder) / PTH).is_file() for folder in folders)
