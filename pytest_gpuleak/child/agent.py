@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_gpuleak.adapters.host.modes import host_probes
@@ -18,8 +19,6 @@ from pytest_gpuleak.heap.collector import PausedCollector
 from pytest_gpuleak.model.policy import Policy
 
 if TYPE_CHECKING:
-    import _socket
-
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.readings import Growth
 
@@ -30,7 +29,10 @@ NOT_TRACED = "a helper process is not traced"
 class Entry(Protocol):
     """The connection to the run: `child.hook.Entry`."""
 
-    socket: _socket.socket
+    paused: bool
+
+    def receive(self) -> bytes:
+        """Wait for bytes of the run's."""
 
     def send(self, **message: Any) -> None:
         """Send a message."""
@@ -51,7 +53,7 @@ class Agent:
     """The check of this process."""
 
     def __init__(self, entry: Entry, root: str) -> None:
-        self._socket = entry.socket
+        self._entry = entry
         self._lines = Lines()
         self._messages: list[dict[str, Any]] = []
         self.send = entry.send
@@ -65,7 +67,7 @@ class Agent:
     def receive(self) -> dict[str, Any]:
         """Wait for the next message. Raises ClosedError once the run has gone."""
         while not self._messages:
-            data = self._socket.recv(1 << 16)
+            data = self._entry.receive()
             if not data:
                 raise ClosedError
             self._messages += self._lines.add(data)
@@ -96,6 +98,7 @@ class Agent:
     def _end(self, message: dict[str, Any]) -> None:
         with contextlib.ExitStack() as paused:
             # An automatic collection would free cycles before they are read.
+            self._entry.paused = gc.isenabled()
             paused.enter_context(PausedCollector())
             arrays, growth, suspected = self._look()
             count, size = len(arrays), growth.host
@@ -104,10 +107,12 @@ class Agent:
             self.send(op="ended", seq=seq, suspect=suspected, judging=judging, arrays=count, heap=size)
             if judging:
                 findings, fault = self._check(message, arrays, growth, paused)
+                self._entry.paused = False
                 self._tracker.end_test()
                 self.send(op="judged", seq=seq, findings=[*map(_encode, findings)], fault=fault)
                 return
             arrays.clear()
+        self._entry.paused = False
         self._tracker.end_test()
 
     def _look(self) -> tuple[list[object], Growth, bool]:

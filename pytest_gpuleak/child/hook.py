@@ -23,6 +23,9 @@ CONNECT_S = 1.0
 EXIT_S = 2.0
 """Seconds that a process waits at its end for its agent, which may be searching."""
 
+_PEEK = 2
+"""MSG_PEEK, wherever there are such sockets."""
+
 _NO_HELPERS = (
     "multiprocessing.resource_tracker", "multiprocessing.forkserver", "_inductor/compile_worker", "popen_loky",
     "exec(eval(sys.stdin.readline()))",
@@ -87,6 +90,9 @@ class Entry:
         self.run = run
         self.socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         os.set_inheritable(self.socket.fileno(), False)
+        self._place = _place_of(self.socket.fileno())
+        self.paused = False
+        """Whether the agent has paused automatic collections, which a fork would inherit."""
         self.socket.settimeout(CONNECT_S)
         self.socket.connect(run.socket)
         self.socket.settimeout(None)
@@ -102,24 +108,42 @@ class Entry:
         """Send a message. Raises OSError where the run has gone."""
         import json
 
+        self._check_place()
         self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> bytes:
+        """Wait for bytes of the run's; none: it has gone. Raises OSError."""
+        self._check_place()
+        return self.socket.recv(1 << 16)
+
+    def _check_place(self) -> None:
+        """Raise OSError where the process has closed our descriptor, whose number may now be that of a file of its own."""
+        if _place_of(self.socket.fileno()) != self._place:
+            self.socket.detach()
+            raise OSError("the process has closed the connection")
 
     def stop(self) -> None:
         """End the thread, and wait for it. Safe to call twice, and in another process than the thread's."""
         if _entries.get(os.getpid()) is self:
             with suppress(OSError):
+                self._check_place()
                 self.socket.shutdown(2)
             self.thread.join(EXIT_S)
 
     def leave(self) -> None:
-        """Close this process's copy of a connection that is another process's."""
+        """Undo in a fork what it has inherited: the connection, which is the other process's, and paused collections."""
+        if self.paused:
+            import gc
+
+            gc.enable()
         with suppress(OSError):
+            self._check_place()
             os.close(self.socket.detach())
 
     def _serve(self) -> None:
         try:
             # What a short process never needs is loaded with the first message.
-            if self.socket.recv(1, 2):  # MSG_PEEK
+            if self.socket.recv(1, _PEEK):
                 from pytest_gpuleak.child.agent import serve
 
                 serve(self, self.run.root)
@@ -128,7 +152,13 @@ class Entry:
                 self.send(op="bye", why=f"its check failed: {type(error).__name__}: {error}"[:300])
         finally:
             with suppress(OSError):
+                self._check_place()
                 self.socket.shutdown(2)  # the run must not wait for this agent
+
+
+def _place_of(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
 
 
 _entries: dict[int, Entry] = {}
@@ -153,6 +183,17 @@ def _before_fork() -> None:
                 op="bye", why="it forks, for which its agent has ended: Python 3.12 warns of a fork beside threads"
             )
         entry.stop()
+        _await_end(entry.thread.native_id)
+
+
+def _await_end(thread: int | None) -> None:
+    """Wait until the system has no such thread any more: `join` returns a moment earlier, and the warning counts these."""
+    from time import sleep
+
+    for _ in range(100):
+        if not os.path.exists(f"/proc/self/task/{thread}"):  # noqa: PTH110 - without an import in each fork
+            return
+        sleep(0.001)
 
 
 def _after_fork() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pathlib
 import sys
 import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
+
+import pytest_gpuleak.child
 
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
@@ -15,12 +18,13 @@ pytest.importorskip("psutil")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="agents connect by a socket of POSIX systems")
 
 HEAD = """
-    import multiprocessing, os, signal, subprocess, sys, time
+    import multiprocessing, os, signal, subprocess, sys, time, warnings
     import pytest
 
     BLOCKS, STATE = [], {}
 
     def serve(connection):
+        warnings.simplefilter("error")  # as in a suite that is run so
         while (asked := connection.recv()) is not None:
             connection.send(asked(connection))
 
@@ -90,3 +94,121 @@ def test_what_grows_in_a_server_fails_with_its_holder_and_process(run: Runner, m
     # What is kept once, or replaced, is the server's state; the first test has seen the server start.
     assert not any(one["failed"] for name in found.tests if name not in leaked for one in found.tests[name]["findings"])
     assert {found.verdicts[name] for name in found.tests if name not in leaked} <= {"clean", "noted"}
+
+
+def test_one_rerun_serves_the_run_and_its_helpers_and_a_baseline_knows_both(run: Runner) -> None:
+    suite = """
+        MINE = []
+        def test_first(server): server.ask(nothing)
+        def test_both(server):
+            with open("runs", "a") as file: file.write("x")
+            server.ask(keep)
+            MINE.append(bytearray(b"x") * (16 << 20))
+        def test_helpers(server):
+            with open("runs", "a") as file: file.write("y")
+            server.ask(keep)
+        def test_last(server): server.ask(nothing)
+    """
+    found = found_in(run, suite, "--gpu-leak-update-baseline", "--gpu-leak-baseline=known.toml")
+    here, there = sorted(found.tests["test_both[spawn]"]["findings"], key=lambda one: one["process"] is not None)
+    assert (here["process"], there["process"]["name"]) == (None, "EngineCore")
+    assert here["fingerprint"] != there["fingerprint"]
+    text = pathlib.Path("runs").read_text(encoding="utf-8")
+    # Each allocation of plain bytes is recorded in one re-run more, of which both make one.
+    assert text.count("x") == text.count("y") == 3
+    again = found_in(run, suite, "--gpu-leak-baseline=known.toml")  # other pids
+    assert not any(one["failed"] for test in again.tests.values() for one in test["findings"])
+    again.result.assert_outcomes(passed=4)
+
+
+def test_trouble_costs_a_verdict_in_that_process_and_blames_nobody(run: Runner) -> None:
+    suite = """
+        def wait_and_keep(connection):
+            import threading
+            threading.Timer(0.1, keep, (None,)).start()
+        def test_first(server): server.ask(nothing)
+        def test_stopped(server):
+            os.kill(server.ask(nothing), signal.SIGSTOP)
+            server.kept = True
+        def test_still_stopped(server): pass
+        def test_goes_on(server):
+            os.kill(server.process.pid, signal.SIGCONT)
+            server.ask(nothing)
+        def test_ends_it(server): os.kill(server.ask(nothing), signal.SIGKILL)
+        def test_without_it(): pass
+
+        @pytest.fixture(scope="module")
+        def second():
+            server = Server("spawn", "Second")
+            yield server
+            server.stop()
+        def test_second_first(second): second.ask(nothing)
+        def test_second_grows_late(second): second.ask(wait_and_keep)
+        def test_does_not_use_it(): time.sleep(1)
+        def test_before_its_end(second): second.ask(keep)
+    """
+    found = found_in(run, suite)
+    assert "leaked" not in found.verdicts.values()
+    unchecked = {name for name, verdict in found.verdicts.items() if verdict == "unchecked"}
+    assert {"test_stopped[spawn]", "test_still_stopped[spawn]"} <= unchecked <= {f"{name}[spawn]" for name in (
+        "test_stopped", "test_still_stopped", "test_goes_on", "test_ends_it")}  # fmt: skip
+    why = found.tests["test_stopped[spawn]"]["why_unchecked"]
+    assert why.startswith("in EngineCore (pid ")
+    assert why.endswith(", fixture 'server'): it did not answer within 1 s")
+    found.result.stdout.fnmatch_lines_random([
+        "*Second (pid *, fixture 'second') grew in *::test_does_not_use_it, which does not use its fixture: no test is blamed",
+        "*Second (pid *, fixture 'second') had grown and ended before the test was run again, so it was not judged",
+    ])  # fmt: skip
+
+
+def test_a_process_of_subprocess_comes_in_by_the_file_beside_the_package(run: Runner, tmp_path: pathlib.Path) -> None:
+    pth = pathlib.Path(pytest_gpuleak.child.__file__).with_name("pytest_gpuleak.pth")
+    (tmp_path / pth.name).write_bytes(pth.read_bytes())
+    server = f"""
+        import site, sys
+        site.addsitedir({str(tmp_path)!r})  # what Python does with its own folder of packages as it starts
+        CACHE = []
+        for line in sys.stdin:
+            if line == "keep\\n":
+                CACHE.append(bytearray(b"x") * (16 << 20))
+            print("done", flush=True)
+    """
+    pathlib.Path("program.py").write_text(textwrap.dedent(server), encoding="utf-8")
+    suite = """
+        @pytest.fixture(scope="session")
+        def program():
+            with subprocess.Popen(
+                [sys.executable, "program.py"], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            ) as started:
+                yield started
+                started.stdin.close()
+        def ask(program, what):
+            print(what, file=program.stdin, flush=True)
+            assert program.stdout.readline() == "done\\n"
+        def test_first(program): ask(program, "nothing")
+        def test_keeps(program): ask(program, "keep")
+        def test_last(program): ask(program, "nothing")
+    """
+    found = found_in(run, suite)
+    assert found.verdicts["test_keeps"] == "leaked"
+    finding = found.finding("test_keeps")
+    assert (finding["process"]["name"], finding["process"]["fixture"]) == ("program.py", "program")
+    assert finding["process"]["command"] == "program.py"
+
+
+def test_a_server_that_forks_warns_of_nothing(run: Runner) -> None:
+    suite = """
+        def fork(_):
+            if (pid := os.fork()) == 0:
+                os._exit(0)
+            return os.waitpid(pid, 0)[1]
+        def fork_with_hook(_):
+            return subprocess.run([sys.executable, "-c", ""], preexec_fn=int).returncode
+        def test_first(server): server.ask(nothing)
+        def test_forks(server): assert server.ask(fork) == 0
+        def test_runs(server): assert server.ask(fork_with_hook) == 0
+        def test_last(server): server.ask(nothing)
+    """
+    found = found_in(run, suite, "-W", "error")
+    found.result.assert_outcomes(passed=4)
+    assert "leaked" not in found.verdicts.values()

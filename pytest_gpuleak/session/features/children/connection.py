@@ -90,6 +90,11 @@ class Connection:
                 return answer
         return None
 
+    def answers(self) -> list[dict[str, Any]]:
+        """Return all answers that have come."""
+        found, self._inbox = self._inbox + self.read(), []
+        return found
+
     def _takes(self, message: dict[str, Any]) -> bool:
         """Tell whether a message was about the process itself."""
         op, name = message.get("op"), _text(message.get("name"), NAME_LIMIT)

@@ -97,7 +97,7 @@ class Helpers:
 
     def _take_late(self, late: Connection) -> None:
         """Read what a late agent answers by now; it is asked again once it waits for the next test."""
-        for answer in late.read():
+        for answer in late.answers():
             if answer.get("op") == "ready":
                 late.send({"op": "drop", "why": "the run went on, since the process was late"})
             elif answer.get("op") != "ended" or not answer.get("judging"):
@@ -196,8 +196,8 @@ class Helpers:
         for one in begun:
             answer = answers.get(one)
             if answer is None:
-                if one in own:
-                    self._note_unchecked(one, "it ended" if one.ended else f"it did not answer within {ANSWER_S:g} s")
+                if one in own and one.late:  # what a process that has ended had is gone with it
+                    self._note_unchecked(one, f"it did not answer within {ANSWER_S:g} s")
             elif answer.get("judging"):
                 self._suspects.append(one)
             elif answer.get("suspect") and one not in own:

@@ -23,8 +23,8 @@ PTH = "pytest_gpuleak.pth"
 """The file beside the installed package by which processes of `subprocess` start their agent."""
 
 _PREFIX = "gpuleak-run-"
-_LONGEST = 90
-"""Characters of a socket's path: the kernel takes 107, and macOS 103."""
+_LONGEST = 70
+"""Characters of the folder for temporary files in which a socket's path fits into the 103 that macOS takes, Linux 107."""
 
 
 class Listener:
@@ -101,7 +101,7 @@ class Listener:
 def _make_folder() -> Path:
     """Make a folder that only this user may enter, and remove those of runs that were killed."""
     parent = Path(tempfile.gettempdir())
-    if len(str(parent)) > _LONGEST - len(_PREFIX) - 20:
+    if len(str(parent)) > _LONGEST:
         parent = Path("/tmp")
     for folder in parent.glob(f"{_PREFIX}*"):
         if _is_left_behind(folder):

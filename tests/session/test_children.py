@@ -1,0 +1,251 @@
+"""The run's side of the agents, with agents that these tests play."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import tempfile
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuleak.child import hook
+from pytest_gpuleak.engine.subject import RerunResult
+from pytest_gpuleak.model.findings import Finding, HelperProcess, encode_finding
+from pytest_gpuleak.model.outcomes import FixturePlace
+from pytest_gpuleak.model.policy import Policy
+from pytest_gpuleak.model.version import __version__
+from pytest_gpuleak.session.features.children import helpers as helpers_module
+from pytest_gpuleak.session.features.children import listener as listener_module
+from pytest_gpuleak.session.features.children.findings import read_finding
+from pytest_gpuleak.session.features.children.helpers import Helpers, open_helpers
+from pytest_gpuleak.session.features.children.listener import Listener
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="agents connect by a socket of POSIX systems")
+
+SERVER, OTHER = 1, 2
+FOUND = Finding("growing", True, "cpu", 1, 100, 100, "abc")
+
+
+class Run:
+    """Helpers whose waits are short, and what they have told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.helpers = Helpers(Listener("/root"), self.told.append)
+        self.agents: list[FakeAgent] = []
+
+    def test(self, *used: int) -> tuple[Finding, ...]:
+        self.helpers.begin(Policy())
+        return self.end(*used)
+
+    def end(self, *used: int) -> tuple[Finding, ...]:
+        self.helpers.end("t.py::test", True, lambda: used)
+        return self.helpers.confirm(lambda: RerunResult(passed=True))
+
+    def agent(self, answer: Callable[[dict[str, Any]], Any], **greeting: Any) -> FakeAgent:
+        agent = FakeAgent(answer, greeting)
+        self.agents.append(agent)
+        return agent
+
+
+class FakeAgent:
+    """Answers each message by what `answer` returns of it: messages, or bytes as they are."""
+
+    def __init__(self, answer: Callable[[dict[str, Any]], Any], greeting: dict[str, Any]) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(os.environ[hook.ENV].split("\n")[0])
+        self._answer = answer
+        self.asked: list[str] = []
+        self.send({"op": "hello", "pid": 7, "name": "Engine", "argv": ["a"], "version": __version__, **greeting})
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+
+    def send(self, *messages: Any) -> None:
+        for one in messages:
+            self.socket.sendall(one if type(one) is bytes else json.dumps(one).encode() + b"\n")
+
+    def _serve(self) -> None:
+        with self.socket.makefile("rb") as lines:
+            for line in lines:
+                message = json.loads(line)
+                self.asked.append(message["op"])
+                answers = self._answer(message)
+                if answers is None:
+                    self.socket.shutdown(socket.SHUT_RDWR)
+                    return
+                self.send(*answers)
+
+    def end(self) -> None:
+        self.socket.close()
+        self.thread.join(10)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    monkeypatch.setattr(helpers_module, "ANSWER_S", 0.2)
+    monkeypatch.setattr(helpers_module, "START_S", 0.2)
+    monkeypatch.setattr(helpers_module, "JUDGE_S", 0.2)
+    run = Run()
+    yield run
+    run.helpers.close()
+    for agent in run.agents:
+        agent.end()
+
+
+def well_behaved(message: dict[str, Any]) -> list[Any]:
+    seq = message.get("seq")
+    if message["op"] == "begin":
+        return [{"op": "begun", "seq": seq}]
+    return [{"op": "ended", "seq": seq, "suspect": False, "judging": False}] if message["op"] == "end" else []
+
+
+def growing(message: dict[str, Any]) -> list[Any]:
+    """Judge the first test: it has one sequence number."""
+    if message["op"] == "end" and message["judge"]:
+        return [{"op": "ended", "seq": 1, "suspect": True, "judging": True}, {"op": "ready", "seq": 1}]
+    if message["op"] == "end":
+        return [{"op": "ended", "seq": message["seq"], "suspect": True, "judging": False}]
+    if message["op"] == "ran":
+        return [{"op": "judged", "seq": 1, "findings": [encode_finding(FOUND)], "fault": ""}]
+    return well_behaved(message)
+
+
+def test_a_suspect_is_run_again_and_its_finding_has_the_process(run: Run) -> None:
+    agent = run.agent(growing)
+    (found,) = run.test()
+    assert (found.failed, found.process) == (True, HelperProcess(7, "Engine", "a"))
+    assert (agent.asked, run.helpers.unchecked, run.told) == (["begin", "end", "ran"], [], [])
+
+
+def test_a_process_of_a_fixture_that_the_test_does_not_use_is_not_judged(run: Run) -> None:
+    run.helpers.begin(Policy())
+    run.helpers.setup_begins(SERVER, FixturePlace("server", "session", "", None, None))
+    agent = run.agent(growing)
+    run.helpers.setup_ends(SERVER)
+    assert run.end(OTHER) == ()
+    assert agent.asked == ["begin", "end"]
+    assert run.told == [
+        "Engine (pid 7, fixture 'server') grew in t.py::test, which does not use its fixture: no test is blamed"
+    ]
+    assert run.helpers.unchecked == []
+
+
+def test_a_late_agent_is_waited_for_once_and_asked_again_when_it_has_answered(run: Run) -> None:
+    held = threading.Event()
+
+    def late(message: dict[str, Any]) -> list[Any]:
+        if message["op"] == "end":
+            held.wait(10)
+        return well_behaved(message)
+
+    agent = run.agent(late)
+    assert run.test() == ()
+    assert run.helpers.unchecked == ["in Engine (pid 7): it did not answer within 0.2 s"]
+    run.test()
+    assert run.helpers.unchecked  # said again
+    assert agent.asked == ["begin", "end"]  # but it was not asked
+    held.set()
+    while len(run.agents[0].asked) == 2:
+        run.helpers.begin(Policy())
+    run.end()
+    assert run.helpers.unchecked == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (lambda _: [b"Traceback: printed by the process\n"], "something else writes to its connection"),
+        (lambda _: [b"[1]\n"], "something else writes to its connection"),
+        (lambda _: [{"op": "bye", "why": "it forks"}], "it forks"),
+        (lambda _: None, ""),
+    ],
+)
+def test_an_agent_that_ends_is_left_out_with_one_line(run: Run, answer: Any, told: str) -> None:
+    run.agent(answer)
+    assert run.test() == run.test() == ()
+    assert run.told == ([f"Engine (pid 7) is not checked any more: {told}"] if told else [])
+    assert run.helpers.unchecked == []
+
+
+def test_a_finding_that_is_none_leaves_the_test_unchecked(run: Run) -> None:
+    run.agent(lambda message: [{"op": "judged", "seq": 1, "findings": [{"kind": "growing"}, 4]}] if message["op"] == "ran"
+              else growing(message))  # fmt: skip
+    assert run.test() == ()
+    assert [why.partition("cannot be read")[1] for why in run.helpers.unchecked] == ["cannot be read"] * 2
+
+
+@pytest.mark.parametrize(
+    ("greeting", "told"),
+    [
+        ({"version": "0.0"}, f"it has pytest-gpuleak 0.0, the run {__version__}"),
+        ({"version": "", "why": "pytest-gpuleak cannot be loaded there"}, "pytest-gpuleak cannot be loaded there"),
+    ],
+)
+def test_a_process_without_this_version_is_told_once(run: Run, greeting: dict[str, Any], told: str) -> None:
+    agent = run.agent(well_behaved, **greeting)
+    assert run.test() == run.test() == ()
+    assert [line.rpartition(": ")[2] for line in run.told] == [told]
+    assert agent.asked == []
+
+
+@pytest.mark.parametrize("kind", ["retained", "unconfirmed", "cycle"])
+def test_only_what_grows_fails(kind: Any) -> None:
+    process = HelperProcess(7, "worker-12", "", None)
+    kept = Finding(kind, True, "cpu", 1, 1 << 30, 0, "abc")
+    assert not read_finding(encode_finding(kept), process).failed
+    grown = read_finding(encode_finding(FOUND), process)
+    assert grown.failed
+    other = read_finding(encode_finding(FOUND), HelperProcess(8, "worker-3", "", None))
+    assert grown.fingerprint == other.fingerprint != FOUND.fingerprint
+
+
+@pytest.fixture
+def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files."""
+    folder = tmp_path_factory.mktemp("t")
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(folder))
+    monkeypatch.setattr(listener_module, "_LONGEST", 80)
+    return folder
+
+
+def test_the_folder_is_the_users_alone_and_those_of_killed_runs_go(temporary: Path) -> None:
+    dead, others = temporary / "gpuleak-run-4194399-x", temporary / "gpuleak-run-of-others"
+    dead.mkdir()
+    others.mkdir()
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(dead / "s"))
+    listener = Listener("/root")
+    (folder,) = set(temporary.iterdir()) - {others}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    listener.close()
+    listener.close()
+    assert [*temporary.iterdir()] == [others]
+    assert hook.ENV not in os.environ
+
+
+def test_a_folder_with_too_long_a_name_is_not_used(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_module, "_LONGEST", 3)
+    listener = Listener("/root")
+    assert os.environ[hook.ENV].startswith("/tmp/gpuleak-run-")
+    assert [*temporary.iterdir()] == []
+    listener.close()
+
+
+def test_without_a_socket_nothing_is_watched_and_a_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    told: list[str] = []
+    assert open_helpers("/root", told.append) is None
+    assert told == [
+        "--gpu-leak-children=agent has no effect: no socket can be made for it ([Errno 13] Permission denied)"
+    ]
