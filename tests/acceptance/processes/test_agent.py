@@ -18,7 +18,7 @@ pytest.importorskip("psutil")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="agents connect by a socket of POSIX systems")
 
 HEAD = """
-    import multiprocessing, os, signal, subprocess, sys, time, warnings
+    import contextlib, multiprocessing, os, signal, subprocess, sys, time, warnings
     import pytest
 
     BLOCKS, STATE = [], {}
@@ -52,7 +52,8 @@ HEAD = """
             return self.connection.recv()
 
         def stop(self):
-            self.connection.send(None)
+            with contextlib.suppress(OSError):  # it has been killed
+                self.connection.send(None)
             self.process.join()
 
     @pytest.fixture(scope="session", params=METHODS)

@@ -213,10 +213,11 @@ class Helpers:
             else:
                 self._take(one, answer)
         for one in self._suspects:
-            self._note_unchecked(
-                one, "it ended before the test was run again" if one.ended else "it did not judge in time"
-            )
             one.late = not one.ended
+            if one.late:
+                self._note_unchecked(one, f"it did not judge within {JUDGE_S:g} s")
+            else:
+                self._note_gone(one)
         self._suspects = []
         self._drop_ended()
         return found
@@ -224,7 +225,15 @@ class Helpers:
     def ran(self, ready: Sequence[Connection], result: RerunResult) -> None:
         """Tell those that were ready how the re-run went."""
         message = {"op": "ran", "passed": result.passed, "why": result.why}
-        self._suspects += [one for one in ready if one.send(message)]
+        for one in ready:
+            if one.send(message):
+                self._suspects.append(one)
+            else:
+                self._note_gone(one)
+
+    def _note_gone(self, one: Connection) -> None:
+        """Tell of a process that has ended before a re-run could show whether it grows: what it had is gone with it."""
+        self._tell(f"{one.text} had grown and ended before the test was run again, so it was not judged")
 
     def _take(self, one: Connection, answer: dict[str, Any]) -> None:
         findings, fault = answer.get("findings"), answer.get("fault")
