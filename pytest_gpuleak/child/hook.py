@@ -53,13 +53,14 @@ def current_run() -> Run | None:
 def start_at_site() -> None:
     """Start the agent as the interpreter starts. No error reaches the process."""
     with suppress(Exception):
-        command = list(getattr(sys, "orig_argv", ()))
-        if not any(mark in part for part in command for mark in _NO_HELPERS) and not _is_pytest(command):
+        if not is_left_out(list(getattr(sys, "orig_argv", ()))):
             start()
 
 
-def _is_pytest(command: list[str]) -> bool:
-    return any(os.path.basename(part) in _PYTEST for part in command[:3])  # noqa: PTH119 - before anything is imported
+def is_left_out(command: list[str]) -> bool:
+    """Tell by its command whether a process has no agent: it serves a library, or is a run of pytest's."""
+    runs_pytest = any(os.path.basename(part) in _PYTEST for part in command[:3])  # noqa: PTH119 - before any import
+    return runs_pytest or any(mark in part for part in command for mark in _NO_HELPERS)
 
 
 def start(name: str = "") -> None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.readings import Growth
     from pytest_gpuleak.session.attempt import Attempt, AttemptLog
     from pytest_gpuleak.session.features.baseline import BaselineRun
-    from pytest_gpuleak.session.features.children.helpers import Helpers
+    from pytest_gpuleak.session.features.children.agents import Agents
     from pytest_gpuleak.session.rerun.subject import ItemSubject
 
 
@@ -102,7 +102,7 @@ class LeakCheck:
         self.devices = DeviceAnswers(tracker.counters, attempts.worker)
         self._instance: weakref.ref[object] | None = None
         self._helpers: HelperWatch | None = None
-        self.helpers: Helpers | None = None
+        self.agents: Agents | None = None
         """The helper processes that are checked from within; None: none are."""
         self._item: pytest.Item | None = None
 
@@ -147,9 +147,9 @@ class LeakCheck:
         if self.devices.lost is not None:
             return
         self._instance = older_instance(item)
-        if self.helpers is not None:
+        if self.agents is not None:
             self._item = item
-            self.helpers.begin(policy)
+            self.agents.begin(policy)
         self.tracker.processes.begin_run()
         self._follow_helpers(lambda helpers: helpers.begin_test(attempt.nodeid))
         older = self.knowledge.older(self.tracker)
@@ -164,8 +164,6 @@ class LeakCheck:
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
         """See `FixtureEvents`."""
         began = perf_counter()
-        if self.helpers is not None:
-            self.helpers.setup_begins(fixture, place)
         self.tracker.setup_begins(fixture, place, policy)
         self.attempts.charge(began)
 
@@ -173,8 +171,8 @@ class LeakCheck:
         """See `FixtureEvents`."""
         began = perf_counter()
         self.tracker.setup_ends(fixture, duration_s, failed=failed)
-        if self.helpers is not None:
-            self.helpers.setup_ends(fixture)
+        if self.agents is not None:
+            self.agents.setup_ends(fixture)
         self.attempts.charge(began)
 
     def teardown_begins(self, fixture: FixtureKey) -> None:
@@ -185,7 +183,7 @@ class LeakCheck:
             self._free_failures()
             setup.outlived_failure = False
         self._follow_helpers(lambda helpers: helpers.before_teardown(fixture))
-        self._end_in_helpers()  # now: the process may end with the fixture
+        self._end_in_agents()  # now: the process may end with the fixture
         self.tracker.teardown_begins(fixture)
         self.attempts.charge(began)
 
@@ -193,8 +191,8 @@ class LeakCheck:
         """See `FixtureEvents`."""
         began = perf_counter()
         self.tracker.teardown_ends(fixture)
-        if self.helpers is not None:
-            self.helpers.teardown_ends(fixture)
+        if self.agents is not None:
+            self.agents.teardown_ends(fixture)
         for left in self.tracker.processes.take_left_by_fixtures():
             self._fixture_check().check_processes(left)
         self.attempts.charge(began)
@@ -225,11 +223,11 @@ class LeakCheck:
 
             self.attempts.faults.note(FIGURES, error, self.attempts.nodeid)
 
-    def _end_in_helpers(self) -> None:
+    def _end_in_agents(self) -> None:
         attempt, item = self.attempts.attempt, self._item
-        if self.helpers is not None and attempt is not None and item is not None:
+        if self.agents is not None and attempt is not None and item is not None:
             judge = attempt.outcome in CHECKED
-            self.helpers.end(attempt.nodeid, judge, lambda: {id(fixture) for fixture in fixtures_of(item)})
+            self.agents.end(attempt.nodeid, judge, lambda: {id(fixture) for fixture in fixtures_of(item)})
 
     def call_ends(self) -> None:
         """Note whether the test ran beside other ranks, before its teardown destroys their group."""
@@ -256,7 +254,7 @@ class LeakCheck:
             self.attempts.upcoming = () if nextitem is None else (nextitem.nodeid,)
         if self.devices.lost is not None:
             return self.attempts.give_up(item, self.devices.lost.reason)
-        self._end_in_helpers()
+        self._end_in_agents()
         release_values(item, self._log_handlers, tracker.counters.values_let_go)
         growth = tracker.counters.end(lambda: tracker.least_host_growth(attempt.policy))
         lost = self.devices.why_unchecked("during", attempt.nodeid)
@@ -269,15 +267,15 @@ class LeakCheck:
                     self.devices.why_unchecked("during", attempt.nodeid)
             else:
                 judged = self._postpone(item)
-                self._drop_helpers()
+                self._drop_agents()
             if isinstance(judged, str):
                 return self.attempts.give_up(item, judged)
             if seen is not None:
                 seen()
             tracker.end_test()
         verdict, findings = judged
-        if self.helpers is not None and self.helpers.unchecked and verdict == "clean":
-            verdict, attempt.why = "unchecked", "; ".join(self.helpers.unchecked)
+        if self.agents is not None and self.agents.unchecked and verdict == "clean":
+            verdict, attempt.why = "unchecked", "; ".join(self.agents.unchecked)
         record = self.attempts.end(item, verdict, findings, memory, began)
         if record.verdict == "clean" and runs_elsewhere(item):
             return record._replace(verdict="unchecked", why_unchecked=ELSEWHERE)
@@ -325,9 +323,9 @@ class LeakCheck:
             findings = (*self._check_suspect(ended, growth, arrays, processes, garbage), *findings)
         elif garbage is not None and self._garbage_check is not None:
             findings = self._garbage_check.findings(garbage, nodeid, policy)
-        of_helpers = self._check_helpers(ended)
-        findings = (*findings, *of_helpers)
-        if not (released or known or garbage or suspected or of_helpers):
+        of_agents = self._ask_agents(ended)
+        findings = (*findings, *of_agents)
+        if not (released or known or garbage or suspected or of_agents):
             tracker.counters.carry_over()
         return self._conclude(findings, nodeid, policy) if findings else ("clean", ())
 
@@ -405,7 +403,7 @@ class LeakCheck:
     def _subject(self, ended: EndedRun) -> ItemSubject:
         expected_s = ended.attempt.duration_s + ended.rebuilt_s
         letting_go = self.tracker.counters.values_let_go
-        if self.helpers is not None:
+        if self.agents is not None:
             from pytest_gpuleak.session.features.children.rerun import SharedSubject
 
             return SharedSubject(
@@ -415,16 +413,16 @@ class LeakCheck:
                 self.attempts,
                 letting_go,
                 self._settle_steps,
-                helpers=self.helpers,
+                agents=self.agents,
             )
         from pytest_gpuleak.session.rerun.subject import ItemSubject
 
         return ItemSubject(ended.item, ended.nextitem, expected_s, self.attempts, letting_go, self._settle_steps)
 
-    def _check_helpers(self, ended: EndedRun) -> tuple[Finding, ...]:
+    def _ask_agents(self, ended: EndedRun) -> tuple[Finding, ...]:
         """Return what the test has left in helper processes, and run it again as often as their agents still ask for."""
-        helpers = self.helpers
-        if helpers is None or not helpers.has_judged:
+        agents = self.agents
+        if agents is None or not agents.has_judged:
             return ()
         from pytest_gpuleak.engine.stages import CONFIRM
         from pytest_gpuleak.session.features.children.rerun import SharedSubject
@@ -436,18 +434,18 @@ class LeakCheck:
         began = perf_counter()
         try:
             with self.attempts.guard(CONFIRM, ended.attempt.nodeid), subject.confirming():
-                return helpers.confirm(subject.run_for_helpers)
+                return agents.confirm(subject.run_for_agents)
         finally:
             ended.attempt.note_check(began)
             self._check_fixtures(self.tracker.take_released())
         return ()
 
-    def _drop_helpers(self) -> None:
+    def _drop_agents(self) -> None:
         """End what agents have begun to judge before a teardown failed."""
-        if self.helpers is not None and self.helpers.has_judged:
+        if self.agents is not None and self.agents.has_judged:
             from pytest_gpuleak.engine.subject import RerunResult
 
-            self.helpers.confirm(lambda: RerunResult(passed=False, why="the test did not pass"))
+            self.agents.confirm(lambda: RerunResult(passed=False, why="the test did not pass"))
 
     def _conclude(
         self, findings: tuple[Finding, ...], nodeid: str, policy: Policy

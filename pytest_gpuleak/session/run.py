@@ -214,11 +214,12 @@ class Session:
         meter = take_over_meter(self._config, needed=self._detailed)
         manager.register(RuntestHooks(check, meter), "gpuleak-runtest")
         if self._settings.children == "agent":
-            from pytest_gpuleak.session.features.children.helpers import open_helpers
+            from pytest_gpuleak.session.features.children.agents import open_agents
 
-            check.helpers = open_helpers(str(self._config.rootpath), check.attempts.tell)
-            if check.helpers is not None:
-                self._config.add_cleanup(check.helpers.close)
+            root = str(self._config.rootpath)
+            check.agents = open_agents(root, check.tracker.processes, check.attempts.tell)
+            if check.agents is not None:
+                self._config.add_cleanup(check.agents.close)
         if self._settings.wait_s is not None:
             from pytest_gpuleak.session.features.device_gate.hooks import DeviceGate
 

@@ -8,20 +8,19 @@ import socket
 import sys
 import tempfile
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from pytest_gpuleak.child import hook
 from pytest_gpuleak.engine.subject import RerunResult
 from pytest_gpuleak.model.findings import Finding, HelperProcess, encode_finding
-from pytest_gpuleak.model.outcomes import FixturePlace
 from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.model.version import __version__
-from pytest_gpuleak.session.features.children import helpers as helpers_module
+from pytest_gpuleak.session.features.children import agents as agents_module
 from pytest_gpuleak.session.features.children import listener as listener_module
+from pytest_gpuleak.session.features.children.agents import Agents, open_agents
 from pytest_gpuleak.session.features.children.findings import read_finding
-from pytest_gpuleak.session.features.children.helpers import Helpers, open_helpers
 from pytest_gpuleak.session.features.children.listener import Listener
 
 if TYPE_CHECKING:
@@ -34,21 +33,32 @@ SERVER, OTHER = 1, 2
 FOUND = Finding("growing", True, "cpu", 1, 100, 100, "abc")
 
 
+class Started(NamedTuple):
+    pid: int
+
+
 class Run:
-    """Helpers whose waits are short, and what they have told."""
+    """Agents whose waits are short, what they have told, and the processes of fixtures."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
-        self.helpers = Helpers(Listener("/root"), self.told.append)
+        self.started: dict[Any, int] = {}
+        self.agents_ = Agents(Listener("/root"), self, self.told.append)
         self.agents: list[FakeAgent] = []
 
     def test(self, *used: int) -> tuple[Finding, ...]:
-        self.helpers.begin(Policy())
+        self.agents_.begin(Policy())
         return self.end(*used)
 
     def end(self, *used: int) -> tuple[Finding, ...]:
-        self.helpers.end("t.py::test", True, lambda: used)
-        return self.helpers.confirm(lambda: RerunResult(passed=True))
+        self.agents_.end("t.py::test", True, lambda: used)
+        return self.agents_.confirm(lambda: RerunResult(passed=True))
+
+    def owned(self) -> dict[Any, int]:
+        return self.started
+
+    def name_of(self, fixture: int) -> str:
+        return {SERVER: "server", OTHER: "other"}[fixture]
 
     def agent(self, answer: Callable[[dict[str, Any]], Any], **greeting: Any) -> FakeAgent:
         agent = FakeAgent(answer, greeting)
@@ -90,12 +100,12 @@ class FakeAgent:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    monkeypatch.setattr(helpers_module, "ANSWER_S", 0.2)
-    monkeypatch.setattr(helpers_module, "START_S", 0.2)
-    monkeypatch.setattr(helpers_module, "JUDGE_S", 0.2)
+    monkeypatch.setattr(agents_module, "ANSWER_S", 0.2)
+    monkeypatch.setattr(agents_module, "START_S", 0.2)
+    monkeypatch.setattr(agents_module, "JUDGE_S", 0.2)
     run = Run()
     yield run
-    run.helpers.close()
+    run.agents_.close()
     for agent in run.agents:
         agent.end()
 
@@ -122,20 +132,20 @@ def test_a_suspect_is_run_again_and_its_finding_has_the_process(run: Run) -> Non
     agent = run.agent(growing)
     (found,) = run.test()
     assert (found.failed, found.process) == (True, HelperProcess(7, "Engine", "a"))
-    assert (agent.asked, run.helpers.unchecked, run.told) == (["begin", "end", "ran"], [], [])
+    assert (agent.asked, run.agents_.unchecked, run.told) == (["begin", "end", "ran"], [], [])
 
 
 def test_a_process_of_a_fixture_that_the_test_does_not_use_is_not_judged(run: Run) -> None:
-    run.helpers.begin(Policy())
-    run.helpers.setup_begins(SERVER, FixturePlace("server", "session", "", None, None))
+    run.agents_.begin(Policy())
+    run.started[Started(7)] = SERVER
     agent = run.agent(growing)
-    run.helpers.setup_ends(SERVER)
+    run.agents_.setup_ends(SERVER)
     assert run.end(OTHER) == ()
     assert agent.asked == ["begin", "end"]
     assert run.told == [
         "Engine (pid 7, fixture 'server') grew in t.py::test, which does not use its fixture: no test is blamed"
     ]
-    assert run.helpers.unchecked == []
+    assert run.agents_.unchecked == []
 
 
 def test_a_late_agent_is_waited_for_once_and_asked_again_when_it_has_answered(run: Run) -> None:
@@ -148,15 +158,15 @@ def test_a_late_agent_is_waited_for_once_and_asked_again_when_it_has_answered(ru
 
     agent = run.agent(late)
     assert run.test() == ()
-    assert run.helpers.unchecked == ["in Engine (pid 7): it did not answer within 0.2 s"]
+    assert run.agents_.unchecked == ["in Engine (pid 7): it did not answer within 0.2 s"]
     run.test()
-    assert run.helpers.unchecked  # said again
+    assert run.agents_.unchecked  # said again
     assert agent.asked == ["begin", "end"]  # but it was not asked
     held.set()
     while len(run.agents[0].asked) == 2:
-        run.helpers.begin(Policy())
+        run.agents_.begin(Policy())
     run.end()
-    assert run.helpers.unchecked == []
+    assert run.agents_.unchecked == []
 
 
 @pytest.mark.parametrize(
@@ -172,14 +182,14 @@ def test_an_agent_that_ends_is_left_out_with_one_line(run: Run, answer: Any, tol
     run.agent(answer)
     assert run.test() == run.test() == ()
     assert run.told == ([f"Engine (pid 7) is not checked any more: {told}"] if told else [])
-    assert run.helpers.unchecked == []
+    assert run.agents_.unchecked == []
 
 
 def test_a_finding_that_is_none_leaves_the_test_unchecked(run: Run) -> None:
     run.agent(lambda message: [{"op": "judged", "seq": 1, "findings": [{"kind": "growing"}, 4]}] if message["op"] == "ran"
               else growing(message))  # fmt: skip
     assert run.test() == ()
-    assert [why.partition("cannot be read")[1] for why in run.helpers.unchecked] == ["cannot be read"] * 2
+    assert [why.partition("cannot be read")[1] for why in run.agents_.unchecked] == ["cannot be read"] * 2
 
 
 @pytest.mark.parametrize(
@@ -245,7 +255,7 @@ def test_without_a_socket_nothing_is_watched_and_a_line_says_so(monkeypatch: pyt
 
     monkeypatch.setattr(tempfile, "mkdtemp", refuse)
     told: list[str] = []
-    assert open_helpers("/root", told.append) is None
+    assert open_agents("/root", Run.__new__(Run), told.append) is None
     assert told == [
         "--gpu-leak-children=agent has no effect: no socket can be made for it ([Errno 13] Permission denied)"
     ]

@@ -169,6 +169,7 @@ def test_a_process_of_subprocess_comes_in_by_the_file_beside_the_package(run: Ru
         import site, sys
         site.addsitedir({str(tmp_path)!r})  # what Python does with its own folder of packages as it starts
         CACHE = []
+        print("ready", flush=True)
         for line in sys.stdin:
             if line == "keep\\n":
                 CACHE.append(bytearray(b"x") * (16 << 20))
@@ -181,6 +182,7 @@ def test_a_process_of_subprocess_comes_in_by_the_file_beside_the_package(run: Ru
             with subprocess.Popen(
                 [sys.executable, "program.py"], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
             ) as started:
+                assert started.stdout.readline() == "ready\\n"
                 yield started
                 started.stdin.close()
         def ask(program, what):

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import site
 import socket
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.adapters.processes.facts import command_line, environment_of
 from pytest_gpuleak.child import hook
 from pytest_gpuleak.model.version import __version__
 from pytest_gpuleak.session.features.children.connection import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from multiprocessing.process import BaseProcess
 
 PTH = "pytest_gpuleak.pth"
@@ -33,8 +36,9 @@ class Listener:
     def __init__(self, root: str) -> None:
         self._pid = os.getpid()
         self._folder = _make_folder()
-        self.started: list[int] = []
-        """The pids of processes that multiprocessing has started since they were last looked at: each will greet."""
+        self.expected: list[int] = []
+        """The pids of processes that will greet, and have not yet when they were last looked at."""
+        self._has_pth = has_pth()
         try:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._socket.bind(str(self._folder / "s"))
@@ -57,6 +61,18 @@ class Listener:
                 opened, _ = self._socket.accept()
                 new.append(Connection(opened))
         return new
+
+    def expect(self, pids: Iterable[int]) -> None:
+        """Wait for the greetings of processes whose interpreter is this one, with this run in their environment."""
+        if self._has_pth:
+            self.expected += [pid for pid in pids if pid not in self.expected and self._will_greet(pid)]
+
+    def _will_greet(self, pid: int) -> bool:
+        command = command_line(pid)
+        options = itertools.takewhile(lambda part: part.startswith("-"), command[1:])
+        without_site = any("S" in part for part in options if not part.startswith(("--", "-X", "-W", "-c", "-m")))
+        ours = command[:1] == [sys.executable] and environment_of(pid).get(hook.ENV) == os.environ.get(hook.ENV)
+        return ours and not without_site and not hook.is_left_out(command)
 
     def fileno(self) -> int:
         """Return the descriptor, for `select`."""
@@ -89,7 +105,7 @@ class Listener:
         def start(this: BaseProcess) -> None:
             original(this)
             if this.pid is not None and os.getpid() == self._pid:
-                self.started.append(this.pid)
+                self.expected.append(this.pid)
 
         def undo() -> None:
             process.BaseProcess.start = original  # type: ignore[method-assign]

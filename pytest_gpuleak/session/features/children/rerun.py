@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pytest_gpuleak.engine.subject import FindingsSoFar
-    from pytest_gpuleak.session.features.children.helpers import Helpers
+    from pytest_gpuleak.session.features.children.agents import Agents
 
 
 @dataclasses.dataclass(eq=False, repr=False)
 class SharedSubject(ItemSubject):
-    """A test whose re-runs serve `helpers` too."""
+    """A test whose re-runs serve `agents` too."""
 
-    helpers: Helpers | None = None
+    agents: Agents | None = None
 
     def run_again(
         self,
@@ -30,13 +30,13 @@ class SharedSubject(ItemSubject):
         decided: Callable[[], bool] | None = None,
     ) -> RerunResult:
         """See `Subject`. What its setup decides here is not what an agent waits for."""
-        ready = [] if self.helpers is None else self.helpers.ready()
+        ready = [] if self.agents is None else self.agents.ready()
         result = super().run_again(tracing, known, None if ready else decided)
-        if self.helpers is not None:
-            self.helpers.ran(ready, result)
+        if self.agents is not None:
+            self.agents.ran(ready, result)
         return result
 
-    def run_for_helpers(self) -> RerunResult:
+    def run_for_agents(self) -> RerunResult:
         """Run again for the agents alone, if the test can be run again at all."""
         why = self.why_not_again()
         if why:

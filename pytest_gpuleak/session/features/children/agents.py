@@ -7,7 +7,7 @@ import os
 import weakref
 from multiprocessing import connection
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_gpuleak.child.messages import encode_policy
 from pytest_gpuleak.model.version import __version__
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.engine.subject import RerunResult
     from pytest_gpuleak.model.findings import Finding
-    from pytest_gpuleak.model.outcomes import FixturePlace
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.session.features.children.connection import Connection
     from pytest_gpuleak.session.features.children.listener import Listener
@@ -36,14 +35,24 @@ JUDGE_S = 60.0
 """Seconds in which an agent must be ready for a re-run, or have judged: the search of a large heap takes some."""
 
 
-class Helpers:
-    """The helper processes of one run that have an agent. Follows fixtures as `FixtureEvents` does."""
+class Processes(Protocol):
+    """Tells which processes wider fixtures have started: `engine.detect.processes.Children`."""
 
-    def __init__(self, listener: Listener, tell: Callable[[str], None]) -> None:
+    def owned(self) -> Mapping[Any, FixtureKey]:
+        """Return the processes of fixtures that are up, and their descendants, each with its fixture."""
+
+    def name_of(self, fixture: FixtureKey) -> str:
+        """Return the name of a fixture that is up."""
+
+
+class Agents:
+    """The helper processes of one run that have an agent."""
+
+    def __init__(self, listener: Listener, processes: Processes, tell: Callable[[str], None]) -> None:
         self._listener = listener
+        self._processes = processes
         self._tell = tell
         self._all: list[Connection] = []
-        self._places: dict[FixtureKey, str] = {}
         self._seq = 0
         self._policy: Policy | None = None
         self._following = False
@@ -60,24 +69,19 @@ class Helpers:
         self._suspects, self._findings = [], []
         self._begin()
 
-    def setup_begins(self, fixture: FixtureKey, place: FixturePlace) -> None:
-        """Note the fixture's name. What earlier steps of the test have started is not the fixture's."""
-        self._places[fixture] = place.name
-        if self._listener.started:
+    def setup_ends(self, fixture: FixtureKey) -> None:
+        """Take what the setup has made in other processes as the fixture's: the test begins anew there."""
+        self._listener.expect(process.pid for process, owner in self._processes.owned().items() if owner == fixture)
+        if self._following:
+            self._begin()
+        else:
             self._welcome()
 
-    def setup_ends(self, fixture: FixtureKey) -> None:
-        """Take what has started as the fixture's, and what it has made in other processes too: the test begins anew."""
-        self._welcome(fixture)
-        if self._following and self._all:
-            self._begin()
-
     def teardown_ends(self, fixture: FixtureKey) -> None:
-        """Forget the fixture."""
-        self._places.pop(fixture, None)
+        """Forget the fixture, whose key may be another's."""
         for one in self._all:
             if one.owner == fixture:
-                one.owner = None  # its id may be another fixture's
+                one.owner = None
 
     def _begin(self) -> None:
         self._welcome()
@@ -103,36 +107,38 @@ class Helpers:
             elif answer.get("op") != "ended" or not answer.get("judging"):
                 late.late = False
 
-    def _welcome(self, owner: FixtureKey | None = None) -> None:
-        """Take new agents, and wait for those of processes that run and have not greeted yet."""
+    def _welcome(self) -> None:
+        """Take new agents, and wait for those of processes that run and are known to greet."""
         until = perf_counter() + START_S
+        expected = self._listener.expected
         while True:
             self._all += self._listener.accept()
             for one in self._all:
                 if one.process is None:
                     one.read()
-                    self._greet(one, owner)
+                if one.owner is None:  # a list of processes may be older than the greeting
+                    self._greet(one)
             known = {one.process.pid for one in self._all if one.process is not None}
-            started = self._listener.started
-            started[:] = [pid for pid in started if pid not in known and is_running(pid)]
+            expected[:] = [pid for pid in expected if pid not in known and is_running(pid)]
             self._drop_ended()
-            if not started:
+            if not expected:
                 return
             left = until - perf_counter()
             if left <= 0:
-                for pid in started:
+                for pid in expected:
                     self._tell(f"pid {pid} is not checked: it has not greeted within {START_S:g} s")
-                started.clear()
+                expected.clear()
                 return
             silent = [one for one in self._all if one.process is None]
             wait([self._listener, *silent], min(left, 0.05))  # a process may end without a greeting
 
-    def _greet(self, new: Connection, owner: FixtureKey | None) -> None:
+    def _greet(self, new: Connection) -> None:
         if new.process is None or new.ended:
             return
-        if owner is not None:
-            new.owner = owner
-            new.process = dataclasses.replace(new.process, fixture=self._places.get(owner))
+        pid = new.process.pid
+        new.owner = next((owner for process, owner in self._processes.owned().items() if process.pid == pid), None)
+        if new.owner is not None:
+            new.process = dataclasses.replace(new.process, fixture=self._processes.name_of(new.owner))
         if new.version != __version__:
             new.end(
                 new.refusal or f"it has pytest-gpuleak {new.version or 'of another release'}, the run {__version__}"
@@ -294,15 +300,15 @@ def _call(function: Callable[[], None] | None) -> None:
         function()
 
 
-def open_helpers(root: str, tell: Callable[[str], None]) -> Helpers | None:
+def open_agents(root: str, processes: Processes, tell: Callable[[str], None]) -> Agents | None:
     """Let the processes of this run have agents; None where they cannot, which is told."""
     from pytest_gpuleak.session.features.children.listener import PTH, Listener, has_pth
 
     try:
-        helpers = Helpers(Listener(root), tell)
+        agents = Agents(Listener(root), processes, tell)
     except (AttributeError, ImportError, OSError) as error:  # Windows has no such sockets
         tell(f"{OPTION} has no effect: no socket can be made for it ({error})")
         return None
     if not has_pth():
         tell(f"{OPTION} reaches multiprocessing's processes alone: this installation (an editable one?) has no {PTH}")
-    return helpers
+    return agents
