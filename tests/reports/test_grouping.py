@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuleak.model.findings import FixtureRecord, Holder, PathStep
+from pytest_gpuleak.model.findings import FixtureRecord, HelperProcess, Holder, PathStep
 from pytest_gpuleak.reports.grouping import group_findings
 from tests.reports.conftest import Make
 from tests.reports.test_json import FINDINGS
@@ -45,6 +45,7 @@ def test_the_kinds_of_a_tensors_leak_are_one_and_the_largest_comes_first() -> No
         dataclasses.replace(BASE, failed=False),
         dataclasses.replace(BASE, failed=False, known=True),
         dataclasses.replace(BASE, holder=None),
+        dataclasses.replace(BASE, process=HelperProcess(4711, "EngineCore")),
         dataclasses.replace(BASE, holder=dataclasses.replace(HOLDER, kind="class")),
         dataclasses.replace(BASE, holder=dataclasses.replace(HOLDER, root="app.B")),
         dataclasses.replace(BASE, holder=dataclasses.replace(HOLDER, file="other/app.py")),
@@ -52,6 +53,12 @@ def test_the_kinds_of_a_tensors_leak_are_one_and_the_largest_comes_first() -> No
 )
 def test_what_differs_in_more_than_the_edge_stays_apart(other: Finding) -> None:
     assert sorted(grouped(BASE, other)) == [[0], [1]]
+
+
+def test_the_processes_of_a_fixture_and_the_workers_of_a_pool_are_one() -> None:
+    workers = [HelperProcess(4711, "Worker-1"), HelperProcess(4712, "Worker-2"), HelperProcess(9, "x", "", "server")]
+    workers += [HelperProcess(10, "y", "", "server")]
+    assert sorted(grouped(*(dataclasses.replace(BASE, process=one) for one in workers))) == [[0, 1], [2, 3]]
 
 
 @pytest.mark.parametrize(
