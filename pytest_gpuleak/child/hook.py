@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
 
+# Each short process of a run pays for what is imported here: `typing`, `contextlib` and `json` would double its start.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
+    from typing import Any
 
 ENV = "PYTEST_GPULEAK_AGENT"
 """The environment variable that leads a process to its run: the fields of `Run`, a line each."""
@@ -35,26 +36,36 @@ _NO_HELPERS = (
 _PYTEST = frozenset({"pytest", "py.test", "pytest.exe"})
 
 
-class Run(NamedTuple):
+class Run:
     """The run that a process belongs to: its socket, its rootdir, pytest's pid, and the plugin's version."""
 
-    socket: str
-    root: str
-    pid: str
-    version: str
+    __slots__ = ("pid", "root", "socket", "version")
+
+    def __init__(self, socket: str, root: str, pid: str, version: str) -> None:
+        self.socket = socket
+        self.root = root
+        self.pid = pid
+        self.version = version
+
+    @property
+    def text(self) -> str:
+        """Return the value of the environment variable."""
+        return "\n".join((self.socket, self.root, self.pid, self.version))
 
 
 def current_run() -> Run | None:
     """Return the run that this process is a helper of; None: it is none."""
     given = os.environ.get(ENV, "").split("\n")
-    return Run(*given) if len(given) == len(Run._fields) and given[2] != str(os.getpid()) else None
+    return Run(*given) if len(given) == len(Run.__slots__) and given[2] != str(os.getpid()) else None
 
 
 def start_at_site() -> None:
     """Start the agent as the interpreter starts. No error reaches the process."""
-    with suppress(Exception):
+    try:
         if not is_left_out(list(getattr(sys, "orig_argv", ()))):
             start()
+    except Exception:  # noqa: BLE001 - the process must not notice
+        pass
 
 
 def is_left_out(command: list[str]) -> bool:
@@ -98,8 +109,13 @@ class Entry:
         self.socket.connect(run.socket)
         self.socket.settimeout(None)
         # At once, before the process does anything: the run then knows of it, however busy its threads are.
-        self.send(op="hello", pid=os.getpid(), name=name, argv=sys.argv[:8] or list(getattr(sys, "orig_argv", ()))[:8],
-                  version=_version())  # fmt: skip
+        argv = sys.argv[:8] or list(getattr(sys, "orig_argv", ()))[:8]
+        parts = (
+            f'"op": "hello", "pid": {os.getpid()}',
+            f'"name": {_quoted(name)}',
+            f'"version": {_quoted(_version())}',
+        )
+        self.socket.sendall(f'{{{", ".join(parts)}, "argv": [{", ".join(map(_quoted, argv))}]}}\n'.encode())
         self.thread: threading.Thread = threading.Thread(target=self._serve, name="gpuleak-agent", daemon=True)
         self.thread.start()
         # A daemon thread that imports while the interpreter ends crashes it.
@@ -126,10 +142,16 @@ class Entry:
     def stop(self) -> None:
         """End the thread, and wait for it. Safe to call twice, and in another process than the thread's."""
         if _entries.get(os.getpid()) is self:
-            with suppress(OSError):
-                self._check_place()
-                self.socket.shutdown(2)
+            self._shut()
             self.thread.join(EXIT_S)
+
+    def _shut(self) -> None:
+        """End the connection, for which neither the thread nor the run waits any more."""
+        try:
+            self._check_place()
+            self.socket.shutdown(2)
+        except OSError:
+            pass
 
     def leave(self) -> None:
         """Undo in a fork what it has inherited: the connection, which is the other process's, and paused collections."""
@@ -137,9 +159,11 @@ class Entry:
             import gc
 
             gc.enable()
-        with suppress(OSError):
+        try:
             self._check_place()
             os.close(self.socket.detach())
+        except OSError:
+            pass
 
     def _serve(self) -> None:
         try:
@@ -149,12 +173,22 @@ class Entry:
 
                 serve(self, self.run.root)
         except BaseException as error:  # noqa: BLE001 - the process must not notice; the run is told
-            with suppress(Exception):
-                self.send(op="bye", why=f"its check failed: {type(error).__name__}: {error}"[:300])
+            self.leave_run(f"its check failed: {type(error).__name__}: {error}"[:300])
         finally:
-            with suppress(OSError):
-                self._check_place()
-                self.socket.shutdown(2)  # the run must not wait for this agent
+            self._shut()
+
+    def leave_run(self, why: str) -> None:
+        """Tell the run, if it is still there, why it cannot ask this process any more."""
+        try:
+            self.send(op="bye", why=why)
+        except OSError:
+            pass
+
+
+def _quoted(text: str) -> str:
+    """Return text as JSON."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    return '"' + "".join(f"\\u{high:02x}{low:02x}" for high, low in zip(units[::2], units[1::2], strict=True)) + '"'
 
 
 def _place_of(descriptor: int) -> tuple[int, int]:
@@ -179,10 +213,7 @@ def _before_fork() -> None:
     """From 3.12 on, `os.fork` warns where there is a second thread, also of one that starts again after it: end it."""
     entry = _entries.get(os.getpid())
     if entry is not None and sys.version_info >= (3, 12) and entry.thread.is_alive():
-        with suppress(OSError):
-            entry.send(
-                op="bye", why="it forks, for which its agent has ended: Python 3.12 warns of a fork beside threads"
-            )
+        entry.leave_run("it forks, for which its agent has ended: Python 3.12 warns of a fork beside threads")
         entry.stop()
         _await_end(entry.thread.native_id)
 
@@ -198,7 +229,7 @@ def _await_end(thread: int | None) -> None:
 
 
 def _after_fork() -> None:
-    with suppress(Exception):
+    try:
         for entry in _entries.values():
             entry.leave()
         _entries.clear()
@@ -206,6 +237,8 @@ def _after_fork() -> None:
         run = current_run()
         if run is not None and not _is_before_exec():
             _entries[os.getpid()] = Entry(run, "")
+    except Exception:  # noqa: BLE001 - the process must not notice
+        pass
 
 
 def _is_before_exec() -> bool:
@@ -239,9 +272,11 @@ def enter_children() -> Callable[[], None]:
         return {"gpuleak": Stowaway(name), **prepare(name)}
 
     def in_fork(self: Any, *args: Any, **more: Any) -> Any:
-        with suppress(Exception):
+        try:
             reset_collector()
             start(self.name)
+        except Exception:  # noqa: BLE001 - the process must not notice
+            pass
         return bootstrap(self, *args, **more)
 
     def undo() -> None:

@@ -50,7 +50,7 @@ class Listener:
         self._undo = [hook.enter_children(), self._watch_starts()]
         run = hook.Run(str(self._folder / "s"), root, str(self._pid), __version__)
         self._before = os.environ.get(hook.ENV)
-        os.environ[hook.ENV] = "\n".join(run)
+        os.environ[hook.ENV] = run.text
         self._opened = True
 
     def accept(self) -> list[Connection]:
