@@ -14,7 +14,6 @@ from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.run_tracker import RunTracker
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.engine.stages import Unguarded
-from pytest_gpuleak.engine.suspicion import is_worth_a_check
 from pytest_gpuleak.heap.collector import PausedCollector
 from pytest_gpuleak.model.policy import Policy
 
@@ -120,9 +119,9 @@ class Agent:
         growth = tracker.counters.end(lambda: tracker.least_host_growth(self._policy))
         arrays = tracker.left_arrays()
         suspected = bool(arrays)
-        if is_worth_a_check(growth, self._policy, tracker):
+        if tracker.is_worth_a_check(growth, self._policy):
             growth = tracker.without_pools(growth)
-            suspected |= is_worth_a_check(growth, self._policy, tracker)
+            suspected |= tracker.is_worth_a_check(growth, self._policy)
         return arrays, growth, suspected
 
     def _check(
@@ -130,7 +129,8 @@ class Agent:
     ) -> tuple[tuple[Finding, ...], str]:
         """Return the findings, and what went wrong."""
         from pytest_gpuleak.child.subject import ElsewhereSubject
-        from pytest_gpuleak.engine.suspect import FirstRun, SuspectCheck
+        from pytest_gpuleak.engine.suspect import SuspectCheck
+        from pytest_gpuleak.engine.suspect_evidence import FirstRun
 
         check = SuspectCheck(
             self._tracker, self._knowledge, ElsewhereSubject(self, test["nodeid"], test["seq"]), self._policy

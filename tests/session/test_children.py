@@ -14,7 +14,8 @@ import pytest
 
 from pytest_gpuleak.child import hook
 from pytest_gpuleak.engine.subject import RerunResult
-from pytest_gpuleak.model.findings import Finding, HelperProcess, encode_finding
+from pytest_gpuleak.model.finding_codec import encode_finding
+from pytest_gpuleak.model.findings import Finding, HelperProcess
 from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.model.version import __version__
 from pytest_gpuleak.session.features.children import agents as agents_module
