@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_gpuleak.baseline.file import MAX_BYTES, Baseline, Key, key_of, sort_key
+from pytest_gpuleak.baseline.file import Baseline, Key, key_of, sort_key
 from pytest_gpuleak.baseline.matching import (
     MAX_TEXT,
     ROAMING,
@@ -17,6 +17,7 @@ from pytest_gpuleak.baseline.matching import (
     is_recorded,
     verdict_of,
 )
+from pytest_gpuleak.baseline.toml_file import MAX_BYTES
 from pytest_gpuleak.model.findings import BaselineChange, Finding, KnownLeak
 from pytest_gpuleak.model.summary import summarise
 from pytest_gpuleak.model.text import clean_text

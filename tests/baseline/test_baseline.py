@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuleak.baseline.file import KINDS, MAX_BYTES, Baseline, UnusableBaseline, dump_baseline, load_baseline
+from pytest_gpuleak.baseline.file import KINDS, Baseline, dump_baseline, load_baseline
 from pytest_gpuleak.baseline.matching import function_of
+from pytest_gpuleak.baseline.toml_file import MAX_BYTES, UnusableBaseline
 from pytest_gpuleak.baseline.update import Seen, apply_baseline, update_baseline
 from pytest_gpuleak.model.findings import Finding, FindingKind, FixtureRecord, Holder, HolderKind, KnownLeak
 from pytest_gpuleak.model.fingerprint import fingerprint

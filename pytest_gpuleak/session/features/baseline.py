@@ -6,12 +6,13 @@ import dataclasses
 import os
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from pytest_gpuleak.baseline.file import Baseline, UnusableBaseline, dump_baseline, load_baseline
+from pytest_gpuleak.baseline.file import Baseline, dump_baseline, load_baseline
 from pytest_gpuleak.baseline.matching import MAX_TEXT, Judge, entry_place, function_of, is_recorded
+from pytest_gpuleak.baseline.toml_file import UnusableBaseline
 from pytest_gpuleak.baseline.update import Seen, apply_baseline, update_baseline
 from pytest_gpuleak.model.findings import BaselineChange, BaselineStatus, KnownLeak
 from pytest_gpuleak.model.text import clean_text, count_of
@@ -23,7 +24,7 @@ from pytest_gpuleak.session.fixtures import place_of as place_of_fixture
 from pytest_gpuleak.session.ranks import rank_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from pytest_gpuleak.model.findings import Finding, FixtureRecord
     from pytest_gpuleak.model.policy import Settings
@@ -34,7 +35,10 @@ BASELINE_KEY = "gpu_leak_baseline"
 SEEN_KEY = "gpu_leak_seen"
 """Key of what a worker saw of the collection, in xdist's ``workeroutput``."""
 
-_PATH_LIMIT = 300
+SHOWN_PATH = 300
+"""Characters of a path that are shown."""
+
+_T = TypeVar("_T")
 
 
 def open_baseline(config: pytest.Config, settings: Settings) -> BaselineRun | None:
@@ -51,30 +55,37 @@ def open_baseline(config: pytest.Config, settings: Settings) -> BaselineRun | No
         sent = worker[BASELINE_KEY]
         baseline = Baseline(tuple(KnownLeak(**entry) for entry in sent["entries"]), sent["tolerance"])
     else:
-        baseline = _read(config, settings.baseline, updating=settings.update_baseline)
+        found = read_file(config, "baseline", settings.baseline, load_baseline, updating=settings.update_baseline)
+        baseline = found or Baseline(())
     run = BaselineRun(config, settings, baseline, settings.baseline)
     config.pluginmanager.register(run, "gpuleak-baseline")
     return run
 
 
-def _read(config: pytest.Config, path: Path, *, updating: bool) -> Baseline:
-    place = place_of_option(config, "baseline")
-    shown = clean_text(str(path), _PATH_LIMIT)
+def read_file(
+    config: pytest.Config, option: str, path: Path, load: Callable[[Path], _T], *, updating: bool
+) -> _T | None:
+    """Read a baseline, or None for one that is to be written (`updating`).
+
+    Raises pytest.UsageError for a file that cannot be used, or not be written: a long run would be in vain.
+    """
+    shown = clean_text(str(path), SHOWN_PATH)
     try:
-        # Do not begin a long run whose result cannot be written.
         if not updating or os.access(path.parent, os.W_OK | os.X_OK):
-            return load_baseline(path)
+            return load(path)
         why = f"{shown} cannot be written: its folder is missing or may not be written to"
     except FileNotFoundError:
         if updating:
-            return Baseline(())
-        why = f"{shown} does not exist; --gpu-leak-update-baseline writes a first one"
+            return None
+        why = f"{shown} does not exist; {_WRITES[option]} writes a first one"
     except UnusableBaseline as error:
         why = str(error)
     except (OSError, ValueError) as error:  # a folder, no permission, a name with a NUL
         why = f"{shown} cannot be read: {getattr(error, 'strerror', None) or error}; accepted is a TOML file"
-    raise pytest.UsageError(f"{place}: {why}")
+    raise pytest.UsageError(f"{place_of_option(config, option)}: {why}")
 
+
+_WRITES = {"baseline": "--gpu-leak-update-baseline", "peaks_baseline": "--gpu-leak-update-peaks"}
 
 FOR_NOW = BaselineStatus("known", "an entry lists the test; whether it lists the holder is told at the end of the run")
 """Stands with a finding until its holder is known."""
@@ -203,7 +214,7 @@ class BaselineRun:
             why = "no test was called"
         else:
             return None
-        return f"gpu-leak: the baseline {self._shown} was not updated: {clean_text(why, 2 * _PATH_LIMIT)}"
+        return f"gpu-leak: the baseline {self._shown} was not updated: {clean_text(why, 2 * SHOWN_PATH)}"
 
     def _update(self, report: RunReport, seen: Seen) -> str | None:
         new, change = update_baseline(self.baseline, report, seen)
@@ -244,7 +255,7 @@ class BaselineRun:
 
     @property
     def _shown(self) -> str:
-        return clean_text(str(self.path), _PATH_LIMIT)
+        return clean_text(str(self.path), SHOWN_PATH)
 
 
 class _Watch:
