@@ -8,10 +8,13 @@ import re
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pytest_gpuleak.baseline.file import load_baseline
+from pytest_gpuleak.baseline.peaks import DEFAULT_TOLERANCE as PEAK_TOLERANCE
+from pytest_gpuleak.baseline.peaks import load_peaks
 from pytest_gpuleak.cli.compare import TOLERANCE, compare_reports, keep_failing, keep_leak
 from pytest_gpuleak.cli.merge import Merger
 from pytest_gpuleak.cli.output import (
@@ -25,6 +28,7 @@ from pytest_gpuleak.cli.output import (
     write_output,
     write_target,
 )
+from pytest_gpuleak.cli.peaks import compare_peaks, hold_to_peaks, render_peaks
 from pytest_gpuleak.model.isolation import describe_error
 from pytest_gpuleak.model.text import clean_text, count_of
 from pytest_gpuleak.model.version import __version__
@@ -36,9 +40,13 @@ from pytest_gpuleak.reports.terminal.lines import TEXT_LIMIT
 from pytest_gpuleak.reports.terminal.summary import render_faults, render_summary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from pytest_gpuleak.baseline.file import Baseline
+    from pytest_gpuleak.baseline.peaks import Peaks
     from pytest_gpuleak.model.records import RunReport
+
+_T = TypeVar("_T")
 
 _SOURCE = click.Path(allow_dash=True)
 _FINGERPRINT = re.compile(r"[0-9a-fA-F]{4,128}")
@@ -123,11 +131,16 @@ def show(report: str, verbosity: int, quiet: bool, form: str) -> None:
     "--tolerance", type=click.FloatRange(0), default=TOLERANCE * 100, show_default=True, metavar="PERCENT",
     help="By how much a leak may grow or shrink and count as the same.",
 )  # fmt: skip
-def diff(old: str, new: str, tolerance: float) -> None:
-    """Tell what has changed from OLD to NEW: leaks that are new, grown, shrunk or gone, and other verdicts.
+@click.option(
+    "--peak-tolerance", type=click.FloatRange(0), default=PEAK_TOLERANCE * 100, show_default=True, metavar="PERCENT",
+    help="By how much a test's peak may grow or shrink and count as the same.",
+)  # fmt: skip
+def diff(old: str, new: str, tolerance: float, peak_tolerance: float) -> None:
+    """Tell what has changed from OLD to NEW: leaks that are new, grown, shrunk or gone, peaks, and other verdicts.
 
     A leak is the same where its test, device and fingerprint are. Known leaks of a baseline count as leaks. A leak whose
-    test was not run or not checked in NEW is not gone, but UNSEEN.
+    test was not run or not checked in NEW is not gone, but UNSEEN. Of tests whose peaks both reports have (--gpu-leak-peaks)
+    it is told which have grown, and what grew: by purpose, line and module.
 
     \b
     gpuleak diff main.json branch.json
@@ -138,28 +151,37 @@ def diff(old: str, new: str, tolerance: float) -> None:
     _check_sources((old, new))
     before, after = _read(old), _read(new)
     found = compare_reports(before, after, tolerance / 100)
-    say(render_comparison(found))
+    peaks = compare_peaks(before, after, peak_tolerance / 100)
+    say([*render_comparison(found), *render_peaks(peaks, peak_tolerance / 100)])
     for name, report in ((old, before), (new, after)):
         if report.incomplete is not None:
             why = clean_text(report.incomplete, TEXT_LIMIT)
             say([f"gpu-leak: {clean_text(name, TEXT_LIMIT)} is incomplete: {why}"])
-    sys.exit(int(found.is_worse))
+    sys.exit(int(found.is_worse or bool(peaks.grown)))
 
 
 @main.command()
 @click.argument("reports", nargs=-1, required=True, type=_SOURCE, metavar="REPORT...")
 @click.option("--baseline", type=click.Path(), metavar="FILE", help="Known leaks, which pass until they grow (TOML).")
+@click.option("--peaks", "peaks_file", type=click.Path(), metavar="FILE", help="Peaks that may not grow (TOML).")
 @click.option("--fail-stale", is_flag=True, help="Fail where the baseline lists a leak that is gone.")
 @click.option("--strict", is_flag=True, help="Fail where the check itself, or a user's hook, failed.")
 @click.option("--only", metavar="FINGERPRINT", help="Judge this leak alone, by the first digits of its fingerprint.")
 @click.option("-v", "--verbose", "verbosity", count=True, help="Show what is known, noted and allowed too.")
 def gate(  # noqa: PLR0913 - click calls it with each option
-    reports: Sequence[str], baseline: str | None, fail_stale: bool, strict: bool, only: str | None, verbosity: int
+    reports: Sequence[str],
+    baseline: str | None,
+    peaks_file: str | None,
+    fail_stale: bool,
+    strict: bool,
+    only: str | None,
+    verbosity: int,
 ) -> None:
-    """Judge one run, given as one or more REPORTs, and fail for leaks.
+    """Judge one run, given as one or more REPORTs, and fail for leaks, and for peaks that have grown.
 
     The reports are merged as `merge` does. Leaks that FILE lists are known and pass; without it, what the runs themselves
     called known does. A run that is incomplete fails: the tests that are missing may leak. So does one without any test.
+    With --peaks the peaks that the reports have (--gpu-leak-peaks) are held to a file that --gpu-leak-update-peaks wrote.
 
     \b
     gpuleak gate report.json --baseline gpu-leaks.toml
@@ -172,7 +194,8 @@ def gate(  # noqa: PLR0913 - click calls it with each option
     """
     if only is not None:
         sys.exit(_look_for(only, _merge(reports).report(), verbosity))
-    known = None if baseline is None else _load_baseline(baseline)
+    known: Baseline | None = None if baseline is None else _load_baseline(baseline, load_baseline)
+    peaks: Peaks | None = None if peaks_file is None else _load_baseline(peaks_file, load_peaks)
     report = _merge(reports).report()
     if known is not None:
         from pytest_gpuleak.baseline.update import apply_baseline
@@ -182,6 +205,10 @@ def gate(  # noqa: PLR0913 - click calls it with each option
     faults = render_faults(report.tests, report.faults) if strict else None
     reasons += [] if faults is None else [faults.removeprefix("gpu-leak: ")]
     lines = render_report(report, verbosity)
+    if peaks is not None:
+        held = hold_to_peaks(report, peaks)
+        lines += render_peaks(held, peaks.tolerance)
+        reasons += [f"{count_of(len(held.grown), 'peak')} grown beyond what the file has"] if held.grown else []
     if reasons:
         lines += [click.style(f"gate: FAILED: {reason}", fg="red") for reason in reasons]
     else:
@@ -314,11 +341,11 @@ def _check_sources(sources: Sequence[str]) -> None:
         raise click.UsageError("standard input (-) can be read once")
 
 
-def _load_baseline(path: str) -> Any:
-    from pytest_gpuleak.baseline.file import UnusableBaseline, load_baseline
+def _load_baseline(path: str, load: Callable[[Path], _T]) -> _T:
+    from pytest_gpuleak.baseline.toml_file import UnusableBaseline
 
     try:
-        return load_baseline(Path(path))
+        return load(Path(path))
     except (UnusableBaseline, OSError) as error:
         refuse(clean_text(str(error), 4 * TEXT_LIMIT))
 
@@ -345,12 +372,16 @@ def _look_for(digits: str, report: RunReport, verbosity: int) -> int:
 
 def _reasons(report: RunReport, *, listed: bool, fail_stale: bool) -> list[str]:
     reasons = []
-    tests = sum(test.verdict == "leaked" or any(found.failed for found in test.findings) for test in report.tests)
+    failed = [{found.kind == "budget" for found in test.findings if found.failed} for test in report.tests]
+    tests = sum(test.verdict == "leaked" or False in kinds for test, kinds in zip(report.tests, failed, strict=True))
+    heavy = sum(True in kinds for kinds in failed)
     fixtures = sum(any(found.failed for found in fixture.findings) for fixture in report.fixtures)
     parts = [count_of(number, noun) for number, noun in ((tests, "test"), (fixtures, "fixture")) if number]
     if parts:
         leaks = "leaks" if tests + fixtures == 1 else "leak"
         reasons.append(f"{' and '.join(parts)} {leaks}{' beyond what the baseline lists' if listed else ''}")
+    if heavy:
+        reasons.append(f"{count_of(heavy, 'test')} over {'its' if heavy == 1 else 'their'} budget or peak")
     if report.incomplete is not None:
         reasons.append(f"tests are missing: {clean_text(report.incomplete, TEXT_LIMIT)}")
     if not report.tests:

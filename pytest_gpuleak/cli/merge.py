@@ -50,7 +50,7 @@ class Merger:
     def __init__(self) -> None:
         self.tests = PackedTests()
         self._places: dict[str, int] = {}
-        self._states = bytearray()  # by test: twice its gravity, plus one if it has findings
+        self._states = bytearray()  # by test: twice its gravity, plus one if it has findings or a peak
         self._fixtures: dict[tuple[str, str, str], FixtureRecord] = {}
         self._stale = _Stale()
         self._environment, self._policy = _Agreement(), _Agreement()
@@ -114,7 +114,7 @@ class Merger:
         )
 
     def _add_test(self, test: TestRecord) -> None:
-        state = 2 * GRAVITY[test.verdict] + bool(test.findings)
+        state = 2 * GRAVITY[test.verdict] + _has_more(test)
         place = self._places.get(test.nodeid)
         if place is None:
             self._places[test.nodeid] = len(self.tests)
@@ -126,7 +126,7 @@ class Merger:
             return  # the graver record stands and needs no unpacking
         merged = test if not (state | before) & 1 else _merge_tests(self.tests[place], test)
         self.tests.replace(place, merged)
-        self._states[place] = 2 * GRAVITY[merged.verdict] + bool(merged.findings)
+        self._states[place] = 2 * GRAVITY[merged.verdict] + _has_more(merged)
 
 
 class PackedTests:
@@ -176,9 +176,14 @@ class PackedTests:
         return self._unpacked[1][place]
 
 
+def _has_more(test: TestRecord) -> bool:
+    return bool(test.findings) or test.peak is not None
+
+
 def _merge_tests(earlier: TestRecord, later: TestRecord) -> TestRecord:
     """Merge two records of one test. Findings of unchecked attempts count only if both are unchecked."""
     gravest = later if GRAVITY[later.verdict] >= GRAVITY[earlier.verdict] else earlier
+    gravest = gravest._replace(peak=gravest.peak or later.peak or earlier.peak)
     if (earlier.verdict == "unchecked") != (later.verdict == "unchecked"):
         return gravest
     return gravest._replace(findings=_unite_findings(earlier.findings, later.findings))

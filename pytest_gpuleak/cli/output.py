@@ -27,6 +27,7 @@ from pytest_gpuleak.reports.terminal.lines import (
     TitleLine,
     first_lines,
 )
+from pytest_gpuleak.reports.terminal.peak_changes import render_heaviest
 from pytest_gpuleak.reports.terminal.section import render_codes, render_leaks
 from pytest_gpuleak.reports.terminal.summary import render_dearest, render_usage
 
@@ -42,6 +43,8 @@ FORMATS = {**{module: suffix for suffix, module in WRITERS.items()}, "gitlab": "
 STREAM = "-"
 
 MAX_CHANGES = 1_000
+
+_PEAKS_SHOWN = 20
 
 
 class Unusable(click.ClickException):
@@ -91,12 +94,19 @@ def render_report(report: RunReport, verbosity: int) -> list[str]:
         lines += [*render_codes(report), *render_usage(report, width=columns), *render_dearest(report, width=columns)]
         more = "gpu-leak: and {} more stale"
         lines += first_lines(report.stale, STALE_SHOWN, lambda one: f"gpu-leak: stale: {render_entry(one)}", more)
+    if verbosity >= 0:
+        lines += map(_styled, _render_peaks(report, columns))
     for name, write in closing_steps(report.summary, report, Shown(verbosity, columns)):
         lines += map(_styled, isolated(write, why_not_shown(name)))
     return lines
 
 
 _COLOURS = {CutLine: "yellow", BadLine: "red"}
+
+
+def _render_peaks(report: RunReport, columns: int) -> list[str]:
+    peaks = [(test.nodeid, test.peak) for test in report.tests if test.peak is not None]
+    return [f"{' PEAKS ':=^{columns}}", *render_heaviest(peaks, _PEAKS_SHOWN)] if peaks else []
 
 
 def _styled(line: str) -> str:

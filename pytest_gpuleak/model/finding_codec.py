@@ -21,6 +21,7 @@ from pytest_gpuleak.model.findings import (
     Peak,
     PeakMoment,
     PeakPart,
+    PeakStep,
 )
 
 _STATUS_LINE = re.compile(r"(known|grown|new) \(baseline\): (.*)", re.DOTALL)
@@ -38,6 +39,7 @@ _PARTS: Final[dict[str, type[Any]]] = {
     "moment": PeakMoment,
     "parts": PeakPart,
     "process": HelperProcess,
+    "steps": PeakStep,
 }
 """Dataclasses of the fields that hold one or several."""
 
@@ -62,6 +64,17 @@ def decode_finding(data: dict[str, Any]) -> Finding:
     # The holders have the line to edit.
     finding: Finding = _decode(Finding, {name: value for name, value in data.items() if name != "edit"})
     return with_baseline_status(finding)
+
+
+def encode_peak(peak: Peak) -> dict[str, Any]:
+    """Encode a peak as JSON-ready dicts, lists and scalars."""
+    return {name: _encode(value) for name, value in vars(peak).items()}
+
+
+def decode_peak(data: dict[str, Any]) -> Peak:
+    """Decode what `encode_peak` returned. Raises TypeError for anything else."""
+    peak: Peak = _decode(Peak, data)
+    return peak
 
 
 def _decode(kind: type[Any], data: dict[str, Any]) -> Any:

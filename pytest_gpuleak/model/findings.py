@@ -222,6 +222,17 @@ class PeakPart:
 
 
 @dataclasses.dataclass(frozen=True)
+class PeakStep:
+    """Memory after a storage was made, the one with the number `at`, by a line in a phase: bytes `alive` by their use."""
+
+    at: int
+    phase: PeakPhase
+    file: str | None
+    line: int | None
+    alive: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
 class Peak:
     """The most memory, in bytes over what was there before, that a run has had on a device, and what it consisted of.
 
@@ -232,6 +243,7 @@ class Peak:
         unexplained_bytes: what no part has: memory inside operators, of libraries, and lost to rounding.
         backward: whether a backward pass has run.
         lacks: what the parts do not tell, in words, each a clause.
+        steps: the tensors over the run, by the storages made, of each stretch the highest; empty where none was recorded.
     """
 
     device: str
@@ -242,6 +254,7 @@ class Peak:
     estimated: bool = False
     backward: bool = False
     lacks: tuple[str, ...] = ()
+    steps: tuple[PeakStep, ...] = ()
 
 
 BaselineState = Literal["known", "grown", "new"]

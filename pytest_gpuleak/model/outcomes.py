@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.device_wait import DeviceWait
-    from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.findings import Finding, Peak
     from pytest_gpuleak.model.helpers import HelperReading
 
 # No postponed annotations, no dataclass: see docs/developing/performance.md, "Start-up".
@@ -30,6 +30,7 @@ class TestRecord(NamedTuple):
         rerun: whether a plugin ran the test again after this attempt, which pytest and the summary then do not count.
         device_wait: what `--gpu-leak-wait` has waited for and what stayed on the devices; None: nothing, or it is off.
         helpers: the memory of helper processes of higher-scoped fixtures, where a reading after the test differs from that before.
+        peak: what filled the memory at its peak, where it was run again for that (`--gpu-leak-peaks` and its file).
     """
 
     nodeid: str
@@ -49,6 +50,7 @@ class TestRecord(NamedTuple):
     rerun: bool = False
     device_wait: "DeviceWait | None" = None
     helpers: "tuple[HelperReading, ...]" = ()
+    peak: "Peak | None" = None
 
 
 TestRecord.__test__ = False  # type: ignore[attr-defined] # pytest would collect a class of this name from a test module
@@ -67,6 +69,10 @@ def encode_test(record: TestRecord) -> dict[str, Any]:
 
         fields["device_wait"] = encode_wait(record.device_wait)
     fields["helpers"] = [one._asdict() for one in record.helpers]
+    if record.peak is not None:
+        from pytest_gpuleak.model.finding_codec import encode_peak
+
+        fields["peak"] = encode_peak(record.peak)
     return fields
 
 
@@ -82,8 +88,13 @@ def decode_test(data: dict[str, Any]) -> TestRecord:
         from pytest_gpuleak.model.device_wait import decode_wait
 
         device_wait = decode_wait(data["device_wait"])
+    peak = None
+    if data.get("peak") is not None:
+        from pytest_gpuleak.model.finding_codec import decode_peak
+
+        peak = decode_peak(data["peak"])
     faults, helpers = tuple(data.get("faults", ())), tuple(map(_decode_reading, data.get("helpers", ())))
-    decoded = {"findings": findings, "faults": faults, "device_wait": device_wait, "helpers": helpers}
+    decoded = {"findings": findings, "faults": faults, "device_wait": device_wait, "helpers": helpers, "peak": peak}
     return TestRecord(**{**data, **decoded})
 
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MAX_ROWS: Final = 10
 """Most parts of a peak; the last of so many is `smaller`."""
 
+MAX_STEPS: Final = 60
+"""Most steps that are told of a run, each the highest of those around it: a curve shows no more points apart."""
+
 _SMALL: Final = 50
 """PeakPart of the peak (1/50) below which two rows and more are joined to one."""
 
@@ -114,7 +117,10 @@ def located(peak: Peak, root: str) -> Peak:
         else dataclasses.replace(part, created=dataclasses.replace(part.created, file=shorten(part.created.file, root)))
         for part in peak.parts
     )
-    return dataclasses.replace(peak, moment=moment, parts=parts)
+    steps = tuple(
+        step if step.file is None else dataclasses.replace(step, file=shorten(step.file, root)) for step in peak.steps
+    )
+    return dataclasses.replace(peak, moment=moment, parts=parts, steps=steps)
 
 
 def common_module(paths: Iterable[str]) -> str:

@@ -23,3 +23,14 @@ class DevicePeak(NamedTuple):
 
     allocated: Peak
     reserved: Peak | None = None
+
+
+CPU = "cpu"
+"""The device of the host's tensors."""
+
+
+class Taken(NamedTuple):
+    """What a test has taken of one device at its peak, in bytes; None: no counter tells, as for the host's tensors."""
+
+    device: str
+    bytes: int | None

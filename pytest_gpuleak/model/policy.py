@@ -52,6 +52,8 @@ class Settings(NamedTuple):
         strict: whether the run fails where the check itself or a user's hook failed.
         no_init_at_collection: whether the run fails where a device was initialised during import or collection.
         warn: whether leaks are shown and reported, and fail nothing: the other options that fail a run are off then.
+        peaks: the peaks of how many of the heaviest tests are explained.
+        peaks_baseline: the file of peaks; `peaks_tolerance` is the share by which one may grow; None: as the file says.
         wait_s: longest wait for a device after a test, in seconds; None: none.
         children: how helper processes that wider fixtures start are watched; ``agent`` includes what ``memory`` does.
     """
@@ -72,6 +74,10 @@ class Settings(NamedTuple):
     warn: bool = False
     wait_s: float | None = None
     children: Literal["memory", "agent", "off"] = "memory"
+    peaks: int = 0
+    peaks_baseline: Path | None = None
+    peaks_tolerance: float | None = None
+    update_peaks: bool = False
 
 
 def describe(settings: Settings) -> dict[str, Any]:

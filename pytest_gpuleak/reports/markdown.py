@@ -16,6 +16,8 @@ from pytest_gpuleak.reports.terminal.closing import describe_facts
 from pytest_gpuleak.reports.terminal.findings import render_finding
 from pytest_gpuleak.reports.terminal.holders import place_of_edit, place_of_root
 from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, INDENT, TEXT_LIMIT
+from pytest_gpuleak.reports.terminal.peak import render_peak, title_of
+from pytest_gpuleak.reports.terminal.peak_changes import heaviest
 from pytest_gpuleak.reports.terminal.section import render_largest, render_totals
 from pytest_gpuleak.reports.terminal.summary import render_summary
 from pytest_gpuleak.reports.wording import describe_owners, find_origin
@@ -23,7 +25,7 @@ from pytest_gpuleak.reports.wording import describe_owners, find_origin
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpuleak.model.findings import Finding, FixtureRecord, KnownLeak
+    from pytest_gpuleak.model.findings import Finding, FixtureRecord, KnownLeak, Peak
     from pytest_gpuleak.model.records import RunReport, TestRecord
     from pytest_gpuleak.reports.grouping import Entry
 
@@ -51,6 +53,7 @@ def encode_report(report: RunReport, *, limit: int = MAX_BYTES) -> str:
         groups = group_safely(failed)
         page.add_table(groups)
         page.add_details(groups)
+    page.add_peaks([(test.nodeid, test.peak) for test in report.tests if test.peak is not None])
     if known:
         page.add(_listed(count_of(len(known), "known leak"), len(known), _known_lines(known)))
     if report.stale:
@@ -92,6 +95,13 @@ class _Page:
     def add_facts(self, sentences: Sequence[str]) -> None:
         if sentences and not self.add(_facts(sentences)):
             self._cut.append(f"{count_of(len(sentences), 'line')} on what else the run met")
+
+    def add_peaks(self, peaks: Sequence[tuple[str, Peak]]) -> None:
+        shown = heaviest(peaks, _LISTED)
+        for told, (nodeid, peak) in enumerate(shown):
+            if not self.add(_peak_safely(nodeid, peak)):
+                self._cut.append(f"{count_of(len(shown) - told, 'peak')} not explained")
+                return
 
     def text(self) -> str:
         cut = [f"Cut to fit: {'; '.join(self._cut)}. The JSON report has all.\n"] if self._cut else []
@@ -163,6 +173,19 @@ def _details(group: Group) -> str:
         held = "" if found.holder is None else f" held by {_code(found.holder.root or found.holder.text, _CELL)}"
         title = f"{format_bytes(group.bytes)}{held}, left by {_owners(group)}"
     return "\n".join([f"<details><summary>{title}</summary>", f"<pre>{lines[0]}", *lines[1:], "</pre></details>", ""])
+
+
+def _peak(nodeid: str, peak: Peak) -> str:
+    lines = [html.escape(line) for line in render_peak(peak)]
+    title = f"{_code(nodeid, ID_LIMIT)}: {html.escape(title_of(peak))}"
+    return "\n".join([f"<details><summary>{title}</summary>", "<pre>" + "\n".join(lines) + "</pre></details>", ""])
+
+
+def _peak_safely(nodeid: str, peak: Peak) -> str:
+    def unshown(why: str) -> str:
+        return f"<p>{_code(f'{nodeid}: its peak could not be shown ({why})', 2 * TEXT_LIMIT)}</p>\n"
+
+    return isolated(lambda: _peak(nodeid, peak), unshown)
 
 
 def _details_safely(group: Group) -> str:

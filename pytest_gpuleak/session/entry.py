@@ -63,6 +63,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
         begin_session(config)
     _read_value(config, "max_mb")  # raises now, rather than after the collection
+    if any(options.is_given(config, name) for name in ("peaks", "peaks_baseline", "update_peaks")):
+        with no_rewriting():
+            from pytest_gpuleak.session.features.peaks.run import open_peaks
+
+        peaks = open_peaks(config)
+        if peaks is not None:
+            config.pluginmanager.register(peaks, "gpuleak-peak-run")
     if getattr(config.option, "dist", "no") != "no":
         from pytest_gpuleak.session.features.budgets.workers import WorkerHooks
 
@@ -79,6 +86,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             from pytest_gpuleak.session.features.budgets.hooks import hold_to_budgets
 
             hold_to_budgets(config, items, default)
+        peaks = config.pluginmanager.get_plugin("gpuleak-peak-run")
+        if peaks is not None and not config.option.collectonly:
+            peaks.hold_tests()  # after the budgets, whose re-run may have told a test's peak
     return result
 
 

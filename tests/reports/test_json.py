@@ -17,7 +17,7 @@ from pytest_gpuleak.model import findings
 from pytest_gpuleak.model import records as run_records
 from pytest_gpuleak.model.finding_codec import decode_finding, encode_finding
 from pytest_gpuleak.model.findings import Autograd, FixtureRecord
-from pytest_gpuleak.model.peak_parts import MAX_ROWS
+from pytest_gpuleak.model.peak_parts import MAX_ROWS, MAX_STEPS
 from pytest_gpuleak.reports import formats
 from pytest_gpuleak.reports.formats import write_report
 from pytest_gpuleak.reports.json.plain import MAX_TEXT
@@ -69,6 +69,17 @@ PEAKS = st.builds(
     ).map(tuple),
     COUNTS,
     lacks=st.lists(TEXTS, max_size=2).map(tuple),
+    steps=st.lists(
+        st.builds(
+            findings.PeakStep,
+            COUNTS,
+            st.sampled_from(get_args(findings.PeakPhase)),
+            st.none() | TEXTS,
+            st.none() | LINES,
+            st.dictionaries(TEXTS, COUNTS, max_size=2),
+        ),
+        max_size=2,
+    ).map(tuple),
 )
 PROCESSES = st.builds(findings.HelperProcess, COUNTS, TEXTS, TEXTS, st.none() | TEXTS)
 FINDINGS = st.builds(
@@ -111,6 +122,7 @@ def attempts(draw: st.DrawFn) -> run_records.TestRecord:
         memory=draw(st.dictionaries(TEXTS, st.dictionaries(TEXTS, COUNTS, max_size=2), max_size=2)),
         findings=draw(MANY),
         allowed=draw(st.none() | TEXTS),
+        peak=draw(st.none() | PEAKS),
     )
 
 
@@ -195,6 +207,7 @@ def test_the_schema_knows_every_field(validator: jsonschema.Draft202012Validator
         "peak": findings.Peak,
         "peakMoment": findings.PeakMoment,
         "peakPart": findings.PeakPart,
+        "peakStep": findings.PeakStep,
         "knownLeak": findings.KnownLeak,
     }.items():
         fields = set(getattr(record, "_fields", None) or (field.name for field in dataclasses.fields(record)))
@@ -206,7 +219,9 @@ def test_the_schema_knows_every_field(validator: jsonschema.Draft202012Validator
     assert definitions["finding"]["properties"]["kind"]["enum"] == list(get_args(findings.FindingKind))
     assert definitions["peakPart"]["properties"]["category"]["enum"] == list(get_args(findings.PeakCategory))
     assert definitions["peakMoment"]["properties"]["phase"]["enum"] == list(get_args(findings.PeakPhase))
+    assert definitions["peakStep"]["properties"]["phase"]["enum"] == list(get_args(findings.PeakPhase))
     assert definitions["peak"]["properties"]["parts"]["maxItems"] == MAX_ROWS
+    assert definitions["peak"]["properties"]["steps"]["maxItems"] == MAX_STEPS
     assert definitions["finding"]["properties"]["tensors"]["maxItems"] == findings.MAX_ARRAYS_SHOWN
     assert definitions["test"]["properties"]["verdict"]["enum"] == list(get_args(run_records.Verdict))
     assert definitions["test"]["properties"]["outcome"]["enum"] == list(get_args(run_records.Outcome))

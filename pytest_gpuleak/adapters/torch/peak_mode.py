@@ -13,6 +13,7 @@ from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
 from pytest_gpuleak.adapters.torch.lookup import accelerator_names, loaded_torch, torch_module
 from pytest_gpuleak.adapters.torch.peak_facts import Roles, SavedTensors
 from pytest_gpuleak.adapters.torch.peak_places import Line, Place, Places
+from pytest_gpuleak.adapters.torch.peak_steps import steps_of
 from pytest_gpuleak.adapters.torch.peak_storages import Record, Storages
 from pytest_gpuleak.heap.threads import started_threads
 from pytest_gpuleak.model.findings import Peak, PeakMoment
@@ -21,7 +22,7 @@ from pytest_gpuleak.model.peak_parts import Block, group_blocks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from pytest_gpuleak.model.findings import Origin, PeakPhase
+    from pytest_gpuleak.model.findings import Origin, PeakCategory, PeakPhase
 
 _DISPATCH: Final = "torch.utils._python_dispatch"
 _ACCUMULATES: Final = "torch::autograd::AccumulateGrad"
@@ -207,6 +208,7 @@ class PeakRecord:
             group_blocks([_block_of(record) for record in records]),
             backward=self._backward,
             lacks=lacks,
+            steps=steps_of(self._storages.log.records, device, _category_of),
         )
 
 
@@ -246,15 +248,18 @@ def _moment_of(place: Place) -> PeakMoment:
     )
 
 
+def _category_of(record: Record) -> PeakCategory:
+    if record.is_temporary and record.category in ("held", "input"):
+        return "temporary"
+    if record.category == "held" and record.place.recomputed:
+        return "activation"  # a checkpoint keeps it by its own hooks
+    return record.category
+
+
 def _block_of(record: Record) -> Block:
     place = record.place
-    category = record.category
-    if record.is_temporary and category in ("held", "input"):
-        category = "temporary"
-    elif category == "held" and place.recomputed:
-        category = "activation"  # a checkpoint keeps it by its own hooks
     return Block(
-        category,
+        _category_of(record),
         record.bytes,
         record.dtype,
         record.shape,

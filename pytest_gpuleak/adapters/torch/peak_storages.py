@@ -12,6 +12,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
+from pytest_gpuleak.adapters.torch.peak_steps import StepLog
 from pytest_gpuleak.adapters.torch.storages import StorageReference
 from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.heap.collector import get_objects, whole_heap
@@ -28,12 +29,13 @@ _RESIZING: Final = ("resize_", "resize_as_", "set_", "set_data", "_resize_output
 class Record:
     """A storage made while recording; `bytes` is 0 once it is resized. Refers to nothing of the user's."""
 
-    __slots__ = ("bytes", "category", "device", "dtype", "is_temporary", "number", "owner", "place", "shape")
+    __slots__ = ("bytes", "category", "device", "dtype", "ended", "is_temporary", "number", "owner", "place", "shape")
 
     def __init__(self, number: int, device: str, size: int, place: Place) -> None:
         self.number, self.device, self.bytes, self.place = number, device, size, place
         self.category: PeakCategory = "held"
         self.is_temporary = False
+        self.ended = 0  # the number of the storage made last when it died
         self.owner = self.dtype = ""
         self.shape: tuple[int, ...] = ()
 
@@ -73,6 +75,7 @@ class Storages:
         self._count = 0
         self._left: list[Record] = []
         self.gauges: dict[str, _Gauge] = defaultdict(_Gauge)
+        self.log = StepLog()
 
     def note_existing(self, tensor_class: type) -> None:
         """Note the storages that exist now, which count as there before. Storages of C++ alone are not met."""
@@ -124,6 +127,7 @@ class Storages:
         record = Record(self._count, device, size if device != "meta" else 0, place)
         gauge = self.gauges[device]
         gauge.now += record.bytes
+        self.log.add(record)
         if gauge.now > gauge.peak:
             gauge.peak, gauge.at = gauge.now, record
             gauge.died.clear()
@@ -151,6 +155,7 @@ class Storages:
     def _end(self, record: Record) -> None:
         gauge = self.gauges[record.device]
         gauge.now -= record.bytes
+        record.ended = self._count
         if gauge.at is not None and record.number <= gauge.at.number:
             gauge.died.append(record)
 

@@ -55,6 +55,11 @@ class PeakMeter:
             self._recorder, self.active = None, False
             self._gauges, self._paused, self._torn_down = kept
 
+    @property
+    def judges(self) -> bool:
+        """Tell whether a test's own run is measured, and no re-run apart from it."""
+        return self.active and self._recorder is None
+
     def begin(self) -> None:
         """Begin to measure an attempt of a test: what is allocated now is not its own."""
         self._gauges.clear()

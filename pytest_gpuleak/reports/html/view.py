@@ -13,6 +13,7 @@ from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 from pytest_gpuleak.reports.html.chart import HOST, Drawing, Mark, build_charts, draw_chart, encode_chart
 from pytest_gpuleak.reports.html.costs import Cost, describe_costs, duration, find_dearest
+from pytest_gpuleak.reports.html.peaks import Figure, draw_peaks
 from pytest_gpuleak.reports.html.rows import ID_LIMIT, STATES, Found, Row, build_rows, find_all
 from pytest_gpuleak.reports.html.tree import HOLDERS_SHOWN, Branch, Culprit, build_tree, find_culprits
 from pytest_gpuleak.reports.terminal.closing import describe_facts
@@ -53,6 +54,7 @@ class View:
     culprits_left: int
     choices: Mapping[str, tuple[tuple[str, str, int], ...]]
     drawings: tuple[Drawing, ...]
+    peaks: tuple[Figure, ...]
     workers: tuple[str, ...]
     reasons: tuple[tuple[str, int], ...]
     reasons_left: int
@@ -100,6 +102,7 @@ def describe_run(report: RunReport) -> View:
         culprits_left=max(0, len(culprits) - HOLDERS_SHOWN),
         choices=part("the filters", lambda: _all_choices(rows), dict.fromkeys(_FILTERS, ())),
         drawings=drawings,
+        peaks=part("the peaks", lambda: draw_peaks(report), ()),
         workers=workers,
         reasons=tuple(reasons.most_common(_REASONS_SHOWN)),
         reasons_left=max(0, len(reasons) - _REASONS_SHOWN),

@@ -19,6 +19,8 @@ _MAX_COUNT = 2**63 - 1
 LONGEST_WAIT_S = 3600
 """Seconds that a test may be waited for at most: an hour. What takes longer does not come by waiting."""
 
+MAX_PERCENT = 9999
+
 
 class Kind(NamedTuple):
     """A kind of value: `accepts` ends a usage error; `parse` reads text, or a marker's or TOML's value, or raises."""
@@ -62,6 +64,16 @@ def _parse_wait(value: object) -> float | None:
     if seconds is not None and seconds > LONGEST_WAIT_S:
         raise ValueError("too long")
     return seconds or None
+
+
+def _parse_percent(value: object) -> float:
+    """Read a percentage as a share."""
+    if isinstance(value, str):
+        value = value.strip().removesuffix("%").strip()
+    percent = parse_number(value)
+    if percent > MAX_PERCENT:
+        raise ValueError("too much")
+    return percent / 100
 
 
 def _is_off(value: object) -> bool:
@@ -109,6 +121,7 @@ _KINDS = {
     "limit": Kind(f"'off', or {_SIZES}", _parse_limit),
     "seconds": Kind("a number of seconds from 0", parse_number),
     "wait": Kind(f"'off', or a number of seconds from 0 to {LONGEST_WAIT_S}", _parse_wait),
+    "percent": Kind(f"a percentage from 0 to {MAX_PERCENT}, such as '2%'", _parse_percent),
     "modes": Kind(f"'off', or of {', '.join(map(repr, HOST_PROBES))} one or, with commas, several", _parse_modes),
     "switch": Kind("true or false", _parse_switch),
     "folder": Kind("'off', or the path of a folder", _parse_path),

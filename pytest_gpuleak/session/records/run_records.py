@@ -50,7 +50,7 @@ class RunRecords:
         if (
             self._clean is not None
             and record.verdict == "clean"
-            and not (record.faults or record.suspect_s or record.rerun or record.device_wait)
+            and not (record.faults or record.suspect_s or record.rerun or record.device_wait or record.peak)
         ):
             self._clean.add(record)
         else:

@@ -50,6 +50,10 @@ def pytest_configure(config):
                 "strict": settings.strict,
                 "wait_s": settings.wait_s,
                 "children": settings.children,
+                "peaks": settings.peaks,
+                "peaks_baseline": settings.peaks_baseline and str(settings.peaks_baseline),
+                "peaks_tolerance": settings.peaks_tolerance,
+                "update_peaks": settings.update_peaks,
             },
             "budget": given_values.read_value(config, "max_mb"),
         }

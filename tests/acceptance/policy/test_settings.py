@@ -31,6 +31,10 @@ RUN_DEFAULTS = {
     "strict": False,
     "wait_s": None,
     "children": "memory",
+    "peaks": 0,
+    "peaks_baseline": None,
+    "peaks_tolerance": None,
+    "update_peaks": False,
 }
 ALL = {
     "growing_tensors": 2,
@@ -46,7 +50,17 @@ ALL = {
     "scan": "scan",
     "process_bytes": 300 * MIB,
 }
-RUN_ALL = {"budget_bytes": 500 * MIB, "clean": True, "top": 9, "strict": True, "wait_s": 2.5, "children": "agent"}
+RUN_ALL = {
+    "budget_bytes": 500 * MIB,
+    "clean": True,
+    "top": 9,
+    "strict": True,
+    "wait_s": 2.5,
+    "children": "agent",
+    "peaks": 4,
+    "peaks_tolerance": 0.05,
+    "update_peaks": True,
+}
 COMMAND_LINE = [
     "--gpu-leak",
     "--gpu-leak-tensors=2",
@@ -67,6 +81,10 @@ COMMAND_LINE = [
     "--gpu-leak-strict",
     "--gpu-leak-wait=2.5",
     "--gpu-leak-children=agent",
+    "--gpu-leak-peaks=4",
+    "--gpu-leak-peaks-baseline=peaks.toml",
+    "--gpu-leak-peaks-tolerance=5%",
+    "--gpu-leak-update-peaks",
 ]
 INI = """
 gpu_leak = true
@@ -88,13 +106,17 @@ gpu_leak_snapshots = {quote}history{quote}
 gpu_leak_strict = true
 gpu_leak_wait = 2.5
 gpu_leak_children = {quote}agent{quote}
+gpu_leak_peaks = 4
+gpu_leak_peaks_baseline = {quote}peaks.toml{quote}
+gpu_leak_peaks_tolerance = 5
+gpu_leak_update_peaks = true
 """
 native_toml = pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 9 brought [tool.pytest]")
 
 
 def everything(folder: object) -> dict[str, Any]:
     """What is read where every option is given, relative folders in `folder`."""
-    run = {**RUN_ALL, "snapshots": f"{folder}/history"}
+    run = {**RUN_ALL, "snapshots": f"{folder}/history", "peaks_baseline": f"{folder}/peaks.toml"}
     return {"enabled": True, "policy": ALL, "reports": [], "run": run, "budget": 500 * MIB}
 
 

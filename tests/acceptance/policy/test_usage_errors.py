@@ -42,6 +42,8 @@ MODES = "only 'off', or of 'heap', 'tracemalloc', 'pympler', 'rss' one or, with 
         ("max-mb", "nan", LIMITS),
         ("max-mb", "inf", LIMITS),
         ("top", "all", COUNTS),
+        ("peaks", "-1", COUNTS),
+        ("peaks-tolerance", "2 MiB", "only a percentage from 0 to 9999, such as '2%'"),
         ("confirm", "true", COUNTS),
         ("confirm-limit", "1 min", "only a number of seconds from 0"),
         ("cycles", "warn", "only one of 'ignore', 'note', 'fail'"),

@@ -78,7 +78,7 @@ class BudgetHooks:
         """Forget what an earlier attempt exceeded."""
         if self._recorder is not None:
             self._recorder.stage("setup")
-        elif self._meter.active:
+        elif self._meter.judges:
             self._excess, self._failed, self._duration_s = None, False, 0.0
             if BUDGET_FINDING in item.stash:
                 del item.stash[BUDGET_FINDING]
@@ -93,7 +93,7 @@ class BudgetHooks:
             return (yield)
         result = yield
         # Inactive during a re-run of the leak check. unittest keeps failures and skips on the item and raises nothing.
-        if self._meter.active and not getattr(item, "_excinfo", None):
+        if self._meter.judges and not getattr(item, "_excinfo", None):
             text = self._judge(item)
             if text is not None:
                 pytest.fail(text, pytrace=False)

@@ -1,0 +1,218 @@
+"""Run tests again for their peaks, right after their teardown, in the process that ran them.
+
+Which are heaviest is known only at the end of a run, when fixtures are gone: so each test that is among the heaviest so far is
+run again at once, which the heaviest of all were in their turn. Where no device is used nothing counts a test's peak, so
+each test is run again. No outcome depends on these re-runs but by the file of peaks.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuleak.model.outcomes import TestRecord
+from pytest_gpuleak.model.peaks import CPU, Taken
+from pytest_gpuleak.model.text import clean_text
+from pytest_gpuleak.session.features.budgets.budget import Budget, Excess
+from pytest_gpuleak.session.features.budgets.hooks import running_attempts
+from pytest_gpuleak.session.fixture_hooks import PLUGIN_ERRORS
+from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING
+from pytest_gpuleak.session.report_record import RECORD_ATTRIBUTE
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from pytest_gpuleak.adapters.probe_protocol import PeakRecorder
+    from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
+    from pytest_gpuleak.model.findings import Finding, Peak
+    from pytest_gpuleak.model.peaks import DevicePeak
+    from pytest_gpuleak.session.features.peaks.ratchet import Ratchet
+
+PEAK_ATTRIBUTE = "gpu_leak_peak"
+"""The attribute of a teardown's report with what is known of the test's peak; xdist sends it along."""
+
+GROWN_ATTRIBUTE = "gpu_leak_peak_grown"
+"""The attribute of a teardown's report that fails since the test's peak has grown."""
+
+
+class PeakHooks:
+    """Record peaks of one process's tests: those of the `number` heaviest, and those that the `ratchet` needs."""
+
+    def __init__(self, meter: PeakMeter, number: int, ratchet: Ratchet | None) -> None:
+        self._meter = meter
+        self._number = number
+        self._ratchet = ratchet
+        self._heaviest: list[int] = []
+        self._process = os.getpid()
+        self._recorder: PeakRecorder | None = None
+        self._nextitem: pytest.Item | None = None
+        self._passed = True
+        self._duration_s = 0.0
+        self._peaks: dict[str, DevicePeak] = {}
+        self._finding: Finding | None = None
+        self._peak: Peak | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        """Forget the test before."""
+        if self._recorder is not None:
+            self._recorder.stage("setup")
+        elif self._meter.judges:
+            self._passed, self._duration_s, self._peaks = True, 0.0, {}
+            self._finding = self._peak = None
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self) -> Generator[None, object, object]:
+        """Read the peaks before the teardown, as budgets do."""
+        __tracebackhide__ = True
+        if self._recorder is not None:
+            self._recorder.stage("call")
+            return (yield)
+        result = yield
+        if self._meter.judges:
+            self._peaks = self._meter.peaks()
+        return result
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_teardown(self, nextitem: pytest.Item | None) -> None:
+        """Note which fixtures are to stay: a re-run's teardown must leave the same."""
+        if self._recorder is None:
+            self._nextitem = nextitem
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Run a test again that has passed, once its teardown is over."""
+        report = yield
+        if self._recorder is not None or os.getpid() != self._process or _is_rerunning(item):
+            return report
+        self._duration_s += report.duration
+        self._passed &= report.passed and not hasattr(report, "wasxfail")
+        if call.when == "teardown":
+            try:
+                told = self._tell(item) if self._passed else self._tell_of_budget(item)
+            except PLUGIN_ERRORS as error:  # the test's outcome stands
+                told = {"why": clean_text(f"{type(error).__name__}: {error}", 200)}
+            finally:
+                self._recorder = None
+            if told:
+                setattr(report, PEAK_ATTRIBUTE, told)
+        return report
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
+        """Put the peak into the test's record, and fail the test whose peak has grown, before anyone reads the report."""
+        told: dict[str, Any] | None = getattr(report, PEAK_ATTRIBUTE, None)
+        if told is not None and os.getpid() == self._process:
+            self._attach(report)
+            if told.get("fails"):
+                report.outcome = "failed"
+                report.longrepr = told["text"]
+                setattr(report, GROWN_ATTRIBUTE, True)
+        return (yield)
+
+    def _attach(self, report: pytest.TestReport) -> None:
+        found: TestRecord | dict[str, Any] | None = getattr(report, RECORD_ATTRIBUTE, None)
+        if found is None or self._peak is None:
+            return
+        finding, verdict = self._finding, found.verdict if isinstance(found, TestRecord) else found["verdict"]
+        if finding is not None and verdict == "clean":
+            verdict = "noted"  # nothing has leaked, and there is a finding
+        if isinstance(found, TestRecord):
+            findings = found.findings if finding is None else (*found.findings, finding)
+            setattr(report, RECORD_ATTRIBUTE, found._replace(peak=self._peak, findings=findings, verdict=verdict))
+            return
+        from pytest_gpuleak.model.findings import encode_finding, encode_peak
+
+        encoded = [] if finding is None else [encode_finding(finding)]
+        found.update(peak=encode_peak(self._peak), findings=[*found["findings"], *encoded], verdict=verdict)
+
+    def _tell(self, item: pytest.Item) -> dict[str, Any]:
+        """Return what is known of a passed test's peak, after the re-run that is needed for it; empty: nothing is."""
+        taken = _most_taken(self._peaks)
+        if taken is None:
+            return {}
+        ratchet = self._ratchet
+        wanted = ratchet is not None and ratchet.needs_parts(item.nodeid, taken)
+        if not wanted and not self._is_heavy(taken):
+            return {} if ratchet is None else ratchet.compare(item.nodeid, taken, None)
+        peak, why = self._record(item, taken)
+        if peak is None:
+            if not why and (taken.bytes or wanted):
+                why = f"nothing records what fills the memory of {taken.device}"
+            return {"why": why} if why else {}
+        if taken.bytes is None:
+            taken = Taken(CPU, peak.bytes)
+        told = {} if ratchet is None else ratchet.compare(item.nodeid, taken, peak)
+        if not (told or self._keep(taken)):
+            return {}
+        from pytest_gpuleak.model.findings import encode_peak
+
+        self._peak = peak
+        self._finding = None if ratchet is None else ratchet.finding_of(taken, peak, told)
+        return {"device": taken.device, "bytes": taken.bytes, "peak": encode_peak(peak), **told}
+
+    def _tell_of_budget(self, item: pytest.Item) -> dict[str, Any]:
+        """Return the peak of a test over its budget, which was explained for that."""
+        finding = item.stash.get(BUDGET_FINDING, None)
+        if finding is None or finding.peak is None or not self._keep(Taken(finding.device, finding.peak.bytes)):
+            return {}
+        from pytest_gpuleak.model.findings import encode_peak
+
+        self._peak = finding.peak
+        return {"device": finding.device, "bytes": finding.peak.bytes, "peak": encode_peak(finding.peak)}
+
+    def _is_heavy(self, taken: Taken) -> bool:
+        """Tell whether a test may be among the heaviest so far."""
+        if not self._number:
+            return False
+        return taken.bytes is None or len(self._heaviest) < self._number or taken.bytes > self._heaviest[0]
+
+    def _keep(self, taken: Taken) -> bool:
+        """Tell whether a test is among the heaviest so far, and count it as one of them."""
+        size = taken.bytes or 0
+        if not self._number or not size:
+            return False
+        if len(self._heaviest) < self._number:
+            heapq.heappush(self._heaviest, size)
+            return True
+        return size > heapq.heappushpop(self._heaviest, size)
+
+    def _record(self, item: pytest.Item, taken: Taken) -> tuple[Peak | None, str]:
+        """Run a test once more as for a failed budget, and return its peak, or why there is none; empty: nothing records it."""
+        from pytest_gpuleak.session.features.budgets.explaining import OverBudget, explain_excess
+
+        def begin(recorder: PeakRecorder) -> None:
+            self._recorder = recorder
+
+        before = 0 if taken.bytes is None else self._peaks[taken.device].allocated.before
+        excess = Excess(Budget(0), taken.device, taken.bytes or 0, before)
+        test = OverBudget(item, self._nextitem, excess, self._duration_s)
+        attempts = running_attempts(item)
+        attempt = attempts.attempt
+        spent = {} if attempt is None else dict(attempt.suspect_s)
+        found = explain_excess(test, self._meter, attempts, begin)
+        if attempt is not None:
+            attempt.suspect_s = spent  # the test is no suspect for its re-run
+        if found is None:
+            return None, ""
+        return found.peak, found.text.removeprefix("not recorded: ")
+
+
+def _is_rerunning(item: pytest.Item) -> bool:
+    from pytest_gpuleak.session.attempt import ATTEMPTS
+
+    attempts = item.config.stash.get(ATTEMPTS, None)
+    return attempts is not None and attempts.rerunning
+
+
+def _most_taken(peaks: dict[str, DevicePeak]) -> Taken | None:
+    """Return what a test has taken of the device of which it took most; None: a device is in use, and it took nothing."""
+    taken = [Taken(device, peak.allocated.own) for device, peak in peaks.items() if peak.allocated.own > 0]
+    if taken:
+        return max(taken, key=lambda one: one.bytes or 0)
+    return None if peaks else Taken(CPU, None)
