@@ -216,3 +216,57 @@ def test_a_file_of_another_torch_is_not_compared(run_suite: Callable[..., Ran], 
     ran.out.fnmatch_lines(["gpu-leak: peaks of 1 test was not compared: it was made with torch 1.0, this is 2*"])
     file.write_text(f"version = 1\n\n{entry}".replace('"cpu"', '"cuda"'), encoding="utf-8")
     run_suite(HELD).out.fnmatch_lines(["*not compared: the file has it on cuda, and it was measured on cpu"])
+
+
+LEAKS = """
+import pytest, torch
+
+KEPT = []
+ONCE = {}
+
+@pytest.fixture(scope="module")
+def weights():
+    KEPT.append(torch.zeros(3 << 18))
+    yield KEPT[-1]
+
+def test_grows():
+    KEPT.append(torch.zeros(1 << 16))
+
+def test_fills_once():
+    ONCE.setdefault("cache", torch.zeros(200 << 10))
+
+def test_clean():
+    torch.zeros(1 << 20)
+
+def test_cycle():
+    ring = [torch.zeros(1 << 16)]
+    ring.append(ring)
+
+def test_uses(weights):
+    weights.sum()
+
+def test_last(weights):
+    weights.sum()
+"""
+
+
+def test_no_verdict_depends_on_it(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parents[3]))
+    pytester.makepyfile(test_it=LEAKS)
+    found = []
+    for options in ([], ["--gpu-leak-peaks=9"]):
+        result = pytester.runpytest_subprocess(*PLUGINS, "--gpu-leak", "--gpu-leak-report=report.json", *options)
+        report = json.loads((pytester.path / "report.json").read_text(encoding="utf-8"))
+        fields = ("nodeid", "name", "verdict", "outcome")
+        told = [
+            (
+                [one.get(field) for field in fields],
+                bool(one.get("suspect_s")),
+                [(leak["kind"], leak["count"], leak["bytes"], leak["failed"]) for leak in one["findings"]],
+            )
+            for one in (*report["tests"], *report["fixtures"])
+        ]
+        found.append((told, result.parseoutcomes(), report["faults"], report["summary"]["suspects"]["tests"]))
+    assert found[0] == found[1]
+    assert {"growing", "retained", "cycle"} <= {kind for _, _, leaks in found[0][0] for kind, *_ in leaks}
+    assert all(test["peak"] for test in report["tests"])

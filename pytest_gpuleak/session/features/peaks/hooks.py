@@ -2,11 +2,13 @@
 
 Which are heaviest is known only at the end of a run, when fixtures are gone: so each test that is among the heaviest so far is
 run again at once, which the heaviest of all were in their turn. Where no device is used nothing counts a test's peak, so
-each test is run again. No outcome depends on these re-runs but by the file of peaks.
+each test is run again. The leak check has judged a test by then, and begins the next one after the re-run, so that what a re-run
+leaves counts for none. No outcome depends on these re-runs but by the file of peaks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import os
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ import pytest
 from pytest_gpuleak.model.outcomes import TestRecord
 from pytest_gpuleak.model.peaks import CPU, Taken
 from pytest_gpuleak.model.text import clean_text
+from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.features.budgets.budget import Budget, Excess
 from pytest_gpuleak.session.features.budgets.hooks import running_attempts
 from pytest_gpuleak.session.fixture_hooks import PLUGIN_ERRORS
@@ -23,12 +26,14 @@ from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING
 from pytest_gpuleak.session.report_record import RECORD_ATTRIBUTE
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
     from pytest_gpuleak.adapters.probe_protocol import PeakRecorder
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
+    from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.model.findings import Finding, Peak
     from pytest_gpuleak.model.peaks import DevicePeak
+    from pytest_gpuleak.session.attempt import AttemptLog
     from pytest_gpuleak.session.features.peaks.ratchet import Ratchet
 
 PEAK_ATTRIBUTE = "gpu_leak_peak"
@@ -46,6 +51,7 @@ class PeakHooks:
         self._number = number
         self._ratchet = ratchet
         self._heaviest: list[int] = []
+        self._tracker: RunTracker | None = None
         self._process = os.getpid()
         self._recorder: PeakRecorder | None = None
         self._nextitem: pytest.Item | None = None
@@ -54,6 +60,10 @@ class PeakHooks:
         self._peaks: dict[str, DevicePeak] = {}
         self._finding: Finding | None = None
         self._peak: Peak | None = None
+
+    def begin_beside(self, tracker: RunTracker) -> None:
+        """Begin beside the leak check, whose hooks are registered before these."""
+        self._tracker = tracker
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
@@ -109,7 +119,9 @@ class PeakHooks:
         told: dict[str, Any] | None = getattr(report, PEAK_ATTRIBUTE, None)
         if told is not None and os.getpid() == self._process:
             self._attach(report)
-            if told.get("fails"):
+            if told.get("fails") and report.failed:  # it has leaked too
+                report.longrepr = f"{report.longrepr}\n\n{told['text']}"
+            elif told.get("fails"):
                 report.outcome = "failed"
                 report.longrepr = told["text"]
                 setattr(report, GROWN_ATTRIBUTE, True)
@@ -192,15 +204,28 @@ class PeakHooks:
         before = 0 if taken.bytes is None else self._peaks[taken.device].allocated.before
         excess = Excess(Budget(0), taken.device, taken.bytes or 0, before)
         test = OverBudget(item, self._nextitem, excess, self._duration_s)
-        attempts = running_attempts(item)
-        attempt = attempts.attempt
-        spent = {} if attempt is None else dict(attempt.suspect_s)
-        found = explain_excess(test, self._meter, attempts, begin)
-        if attempt is not None:
-            attempt.suspect_s = spent  # the test is no suspect for its re-run
+        with self._apart(item) as attempts:
+            found = explain_excess(test, self._meter, attempts, begin)
         if found is None:
             return None, ""
         return found.peak, found.text.removeprefix("not recorded: ")
+
+    @contextlib.contextmanager
+    def _apart(self, item: pytest.Item) -> Iterator[AttemptLog]:
+        """Keep a re-run out of the leak check, between two tests."""
+        attempts, tracker = running_attempts(item), self._tracker
+        if tracker is None:
+            yield attempts
+            return
+        attempts.begin(item.nodeid, policy_of(item, attempts.settings))
+        try:
+            tracker.begin_run()
+            yield attempts
+        finally:
+            tracker.take_released()  # fixtures that the re-run has set up again: they were judged in their own turn
+            tracker.end_test()
+            tracker.counters.read_anew()
+            attempts.attempt = None
 
 
 def _is_rerunning(item: pytest.Item) -> bool:
