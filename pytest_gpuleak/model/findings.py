@@ -11,11 +11,20 @@ FindingKind = Literal[
 ]
 
 PeakCategory = Literal[
-    "parameter", "buffer", "gradient", "optimizer state", "activation", "temporary", "input", "held", "smaller"
+    "parameter",
+    "buffer",
+    "gradient",
+    "optimizer state",
+    "activation",
+    "temporary",
+    "input",
+    "held",
+    "inside",
+    "smaller",
 ]
 """What memory is used for. An activation is saved by an autograd graph for its backward pass; a temporary is released by
-the statement that made it; an input was handed to a model; a variable or a container keeps what is held. The rows too
-small for a place of their own are the part `smaller`."""
+the statement that made it; an input was handed to a model; a variable or a container keeps what is held; what
+an operator takes beside its results is inside it. The rows too small for a place of their own are the part `smaller`."""
 
 PeakPhase = Literal["setup", "call", "teardown", "forward", "backward", "optimizer"]
 
@@ -237,13 +246,15 @@ class Peak:
     """The most memory, in bytes over what was there before, that a run has had on a device, and what it consisted of.
 
     Attributes:
-        bytes: the sum of the parts and of `unexplained_bytes`.
+        bytes: the sum of the parts, of `unsplit_bytes` and of `unexplained_bytes`.
         estimated: whether it was computed for another device than it was measured on.
         parts: at most `MAX_ROWS`, largest first, `smaller` last.
         unexplained_bytes: what no part has: memory inside operators, of libraries, and lost to rounding.
         backward: whether a backward pass has run.
         lacks: what the parts do not tell, in words, each a clause.
         steps: the tensors over the run, by the storages made, of each stretch the highest; empty where none was recorded.
+        unsplit_bytes: what blocks have beyond what was asked for, by the allocator's history.
+        workspaces_bytes: what libraries kept on the device for later calls, which is not in `bytes`; None: not told apart.
     """
 
     device: str
@@ -255,6 +266,8 @@ class Peak:
     backward: bool = False
     lacks: tuple[str, ...] = ()
     steps: tuple[PeakStep, ...] = ()
+    unsplit_bytes: int = 0
+    workspaces_bytes: int | None = None
 
 
 BaselineState = Literal["known", "grown", "new"]

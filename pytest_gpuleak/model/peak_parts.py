@@ -25,7 +25,9 @@ MAX_STEPS: Final = 60
 _SMALL: Final = 50
 """PeakPart of the peak (1/50) below which two rows and more are joined to one."""
 
-_PLURALS: Final = {"optimizer state": "optimizer state", "held": "held", "temporary": "temporaries"}
+_PLURALS: Final = {
+    "optimizer state": "optimizer state", "held": "held", "temporary": "temporaries", "inside": "inside operators"
+}  # fmt: skip
 _SLIGHT: Final = 100
 """Part of a device's peak (1/100) that may be unexplained before the moment of its tensors' peak is in doubt."""
 
@@ -45,7 +47,10 @@ _NUMBERS: Final = ("none", "one", "two", "three", "four", "five", "six", "seven"
 
 
 class Block(NamedTuple):
-    """One storage alive at the peak, of `bytes`; `forward` is the line whose backward pass made it, by `operator`."""
+    """One storage alive at the peak, of `bytes`; `forward` is the line whose backward pass made it, by `operator`.
+
+    A block `inside` an operator is no storage.
+    """
 
     category: PeakCategory
     bytes: int
@@ -62,7 +67,8 @@ def group_blocks(blocks: Iterable[Block]) -> tuple[PeakPart, ...]:
     groups: dict[tuple[object, ...], list[Block]] = defaultdict(list)
     for block in blocks:
         if block.bytes > 0:
-            groups[block.category, block.created, block.shape, block.dtype, block.forward].append(block)
+            inside = block.operator if block.category == "inside" else ""
+            groups[block.category, block.created, block.shape, block.dtype, block.forward, inside].append(block)
     rows = sorted(map(_part_of, groups.values()), key=lambda row: -row.bytes)  # of equal ones the oldest first
     total = sum(row.bytes for row in rows)
     shown = [row for row in rows[: MAX_ROWS - 1] if row.bytes * _SMALL >= total]
@@ -75,7 +81,11 @@ def group_blocks(blocks: Iterable[Block]) -> tuple[PeakPart, ...]:
 def _part_of(blocks: Sequence[Block]) -> PeakPart:
     first = blocks[0]
     note = ""
-    if first.forward:
+    if first.category == "inside":
+        note = ", ".join(
+            [first.operator or "no operator", *([f"backward of {first.forward}"] if first.forward else [])]
+        )
+    elif first.forward:
         operators = {block.operator for block in blocks}
         note = f"backward of {first.forward}" + (
             f" ({first.operator})" if len(operators) == 1 and first.operator else ""
@@ -138,7 +148,7 @@ def with_total(peak: Peak, counted: int) -> Peak:
 
     A counter below the parts is no measure of them: the parts stand, and the peak says what it lacks.
     """
-    explained = sum(part.bytes for part in peak.parts)
+    explained = sum(part.bytes for part in peak.parts) + peak.unsplit_bytes
     if counted < explained:
         lack = f"the device counted {format_bytes(counted)}, less than the tensors have"
         return dataclasses.replace(peak, lacks=(*peak.lacks, lack))

@@ -9,13 +9,15 @@ class Peak(NamedTuple):
     """How far one counter of one device rose during a test, in bytes; not `exact`: as far as it was read.
 
     `before` includes what higher-scoped fixtures added meanwhile; `own` is the peak above it, without their setups,
-    which `total` has.
+    which `total` has. `workspaces` of libraries are in neither where they are counted apart; so far as they came only
+    after the peak, it was higher by as much.
     """
 
     before: int
     own: int
     total: int
     exact: bool = True
+    workspaces: int = 0
 
 
 class DevicePeak(NamedTuple):

@@ -496,7 +496,8 @@ class LeakCheck:
     def _peaks(self) -> dict[str, int]:
         if self._meter is None:
             self._meter = shared_meter(self.config)
-        return {device: peak.allocated.total for device, peak in self._meter.peaks().items()}
+        peaks = self._meter.peaks()
+        return {device: peak.allocated.total + peak.allocated.workspaces for device, peak in peaks.items()}
 
     def _left_processes(self, item: pytest.Item, attempt: Attempt) -> list[LeftProcess]:
         processes = self.tracker.processes

@@ -49,7 +49,7 @@ def shared_meter(config: pytest.Config) -> PeakMeter:
     """Return the run's meter. The first call creates it and registers its hooks."""
     meter = config.stash.get(_METER, None)
     if meter is None:
-        meter = config.stash[_METER] = PeakMeter(shared_probes(config))
+        meter = config.stash[_METER] = PeakMeter(shared_probes(config), shared_frameworks(config).free_workspaces)
         config.pluginmanager.register(MeterHooks(meter), _HOOKS)
     return meter
 
@@ -60,7 +60,7 @@ def take_over_meter(config: pytest.Config, *, needed: bool) -> PeakMeter | None:
     if meter is not None:
         config.pluginmanager.unregister(name=_HOOKS)
     elif needed:
-        meter = config.stash[_METER] = PeakMeter(shared_probes(config))
+        meter = config.stash[_METER] = PeakMeter(shared_probes(config), shared_frameworks(config).free_workspaces)
     return meter
 
 

@@ -70,20 +70,25 @@ def said_of(test: dict[str, Any]) -> str:
 
 def run_case(folder: Path, name: str, *options: str, **environment: str) -> Ended:
     """Run a case under the plugin, in a copy apart from the `conftest.py` of these tests."""
+    text = run_tests(folder, name, "--gpu-leak", "--gpu-leak-report=report.json", *options, **environment)
+    path = folder / "report.json"
+    assert path.exists(), text
+    ended = Ended(text, json.loads(path.read_text("utf-8")))
+    if os.environ.get(VERDICTS):
+        settings = [*options, *(f"{key}={value}" for key, value in environment.items())]
+        verdicts = {test: said_of(record) for test, record in ended.tests.items()}
+        with Path(os.environ[VERDICTS]).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"case": " ".join([name, *settings]), "verdicts": verdicts}) + "\n")
+    return ended
+
+
+def run_tests(folder: Path, name: str, *options: str, **environment: str) -> str:
+    """Run a case's copy, and return what it prints."""
     shutil.copy(CASES / f"{name}.py", folder)
     without = [part for plugin in OFF for part in ("-p", f"no:{plugin}")]
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(OF_THE_OUTSIDE)}
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            *without,
-            "--gpu-leak",
-            "--gpu-leak-report=report.json",
-            *options,
-            f"{name}.py",
-        ],
+        [sys.executable, "-m", "pytest", *without, *options, f"{name}.py"],
         cwd=folder,
         env={**inherited, "COLUMNS": "200", **environment},
         capture_output=True,
@@ -91,15 +96,7 @@ def run_case(folder: Path, name: str, *options: str, **environment: str) -> Ende
         timeout=LIMIT_S,
         check=False,
     )
-    path = folder / "report.json"
-    assert path.exists(), done.stdout + done.stderr
-    ended = Ended(done.stdout, json.loads(path.read_text("utf-8")))
-    if os.environ.get(VERDICTS):
-        settings = [*options, *(f"{key}={value}" for key, value in environment.items())]
-        verdicts = {test: said_of(record) for test, record in ended.tests.items()}
-        with Path(os.environ[VERDICTS]).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"case": " ".join([name, *settings]), "verdicts": verdicts}) + "\n")
-    return ended
+    return done.stdout + done.stderr
 
 
 MIB = 1 << 20
@@ -288,6 +285,26 @@ def test_budgets(tmp_path: Path) -> None:
         (part,) = peak["parts"]
         assert (peak["bytes"], peak["unexplained_bytes"], part["bytes"]) == (52 * MIB, 0, 52 * MIB)
         assert (part["created"]["line"], peak["moment"]["phase"]) == (11, "call")
+
+
+REVERSED = "def pytest_collection_modifyitems(items):\n    items.reverse()\n"
+
+
+@pytest.mark.parametrize("option", ["--gpu-leak", "--no-header"], ids=["on", "off"])
+@pytest.mark.parametrize("order", ["", REVERSED], ids=["as written", "reversed"])
+def test_a_budget_is_one_number_in_every_order(tmp_path: Path, order: str, option: str) -> None:
+    Path(tmp_path, "conftest.py").write_text(order, "utf-8")
+    capability, workspaces = ("90", "32.0") if order and ON_THE_STAND_IN else ("80", "8.1")
+    text = run_tests(tmp_path, "budget_order", option, CUDA_STANDIN_CC=capability)
+    assert "1 failed, 7 passed, 1 error" in text
+    if not ON_THE_STAND_IN:
+        workspaces = text.partition("not counted: ")[2].split()[0]
+    for peak in ("peak of 2.0 MiB on cuda:0 is 1.0 MiB over", "peak of 6.0 MiB on cuda:0 is 1.0 MiB over"):
+        (line,) = [line for line in text.splitlines() if line.startswith("max_gpu_mb: ") and peak in line]
+        assert line.endswith(f"(before the test: 0 bytes allocated; not counted: {workspaces} MiB of workspaces)")
+    assert "ERROR budget_order.py::test_over_before_the_workspace" in text
+    assert "not checked" not in text
+    assert "    6.0 MiB  1 x uint8 [6291456]  held  budget_order.py:" in text
 
 
 def test_out_of_memory_names_the_culprit(tmp_path: Path) -> None:

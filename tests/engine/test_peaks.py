@@ -129,6 +129,65 @@ def test_reserved_is_measured_beside(devices: FakeDevices, meter: PeakMeter) -> 
     assert mib(reserved) == (20, 44, 64)
 
 
+class Library:
+    """Keeps a workspace of 8 MiB on a device from its first call on, until it is freed."""
+
+    def __init__(self, devices: FakeDevices) -> None:
+        self.devices = devices
+        self.kept = 0
+        devices.take(0)
+
+    def call(self) -> None:
+        if not self.kept:
+            self.kept = 8
+            self.devices.take(8)
+
+    def free(self) -> None:
+        self.devices.give(self.kept)
+        self.kept = 0
+
+
+def apart(peak: Peak) -> tuple[int, int, int]:
+    return peak.before // MIB, peak.own // MIB, peak.workspaces // MIB
+
+
+@pytest.mark.parametrize("already_there", [False, True])
+def test_workspaces_are_counted_apart_whoever_has_allocated_them(devices: FakeDevices, already_there: bool) -> None:
+    library = Library(devices)
+    meter = PeakMeter([devices], library.free)
+    if already_there:
+        library.call()
+    meter.begin(apart=True)
+    with devices.taken(30):
+        library.call()
+    assert apart(meter.peaks()["fake:0"].allocated) == (0, 30, 8)
+    library.call()
+    assert apart(meter.peaks()["fake:0"].allocated) == (0, 30, 8)  # the peak was before it
+    devices.take(40)
+    meter.end()
+    assert apart(meter.peaks()["fake:0"].allocated) == (0, 40, 0)  # which had no workspace in it
+    meter.begin()
+    library.call()
+    assert apart(meter.peaks()["fake:0"].allocated) == (40, 8, 0)  # a test without a budget
+
+
+def test_a_wider_fixture_s_workspace_is_no_memory_that_was_before(devices: FakeDevices) -> None:
+    library = Library(devices)
+    meter = PeakMeter([devices], library.free)
+    meter.begin(apart=True)
+    library.call()
+    meter.pause()
+    devices.take(100)
+    library.call()
+    meter.resume()
+    with devices.taken(5):
+        pass
+    assert apart(meter.peaks()["fake:0"].allocated) == (100, 5, 3)  # 8 before the fixture, if not a workspace's
+    with devices.taken(20):
+        library.call()
+    assert apart(meter.peaks()["fake:0"].allocated) == (100, 20, 8)
+
+
 def test_what_is_not_counted_is_absent(devices: FakeDevices, meter: PeakMeter) -> None:
     devices.counts_peaks = devices.counts_reserved = False
     meter.begin()

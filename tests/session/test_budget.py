@@ -120,7 +120,36 @@ TWO = {"cuda:0": DevicePeak(peak(30, 100), peak(40, 200)), "cuda:1": DevicePeak(
 )
 def test_each_device_is_compared_by_itself(budget: Budget, verdict: object) -> None:
     found = judge_budget(budget, TWO)
-    assert (found[1:] if isinstance(found, Excess) else found) == verdict
+    assert (found[1:4] if isinstance(found, Excess) else found) == verdict
+
+
+@pytest.mark.parametrize(
+    ("budget", "peak", "certain"),
+    [
+        (40, (30, 8), None),
+        (38, (30, 8), None),
+        (37, (30, 8), False),
+        (30, (30, 8), False),
+        (29, (30, 8), True),
+        (29, (30, 0), True),
+    ],
+)
+def test_workspaces_decide_only_where_the_budget_lies_between(
+    budget: int, peak: tuple[int, int], certain: bool | None
+) -> None:
+    own, workspaces = peak[0] * MIB, peak[1] * MIB
+    found = judge_budget(Budget(budget * MIB), {"cuda:0": DevicePeak(Peak(0, own, own, workspaces=workspaces))})
+    assert (found.certain if isinstance(found, Excess) else found) is certain
+
+
+def test_a_certain_excess_comes_before_one_that_is_not() -> None:
+    devices = {
+        "cuda:0": DevicePeak(Peak(0, 19 * MIB, 19 * MIB, workspaces=8 * MIB)),
+        "cuda:1": DevicePeak(Peak(0, 21 * MIB, 21 * MIB)),
+    }
+    found = judge_budget(Budget(20 * MIB), devices)
+    assert isinstance(found, Excess)
+    assert (found.device, found.certain) == ("cuda:1", True)
 
 
 def test_without_a_device_nothing_is_judged() -> None:
@@ -162,6 +191,15 @@ def test_the_failure_names_the_metric_and_where_the_budget_comes_from() -> None:
         "--gpu-leak-max-mb: total reserved peak of 1.0 MiB on cuda:0 is 512.0 KiB over the budget of 512 KiB "
         "(before the test: 0 bytes reserved)"
     )
+
+
+def test_workspaces_are_told_beside_the_peak() -> None:
+    excess = Excess(Budget(MIB), "cuda:0", 2 * MIB, 0, 8 * MIB)
+    assert describe_excess(excess).splitlines()[0] == (
+        "max_gpu_mb: peak of 2.0 MiB on cuda:0 is 1.0 MiB over the budget of 1 MiB "
+        "(before the test: 0 bytes allocated; not counted: 8.0 MiB of workspaces)"
+    )
+    assert finding_of(excess).evidence[-1] == "not counted: 8.0 MiB of workspaces"
 
 
 def test_the_finding_has_the_figures_and_no_sizes_in_its_fingerprint() -> None:

@@ -35,6 +35,9 @@ PICKLE_PROTOCOL: Final = 4
 _NAME_LENGTH: Final = 120
 _DIGEST_LENGTH: Final = 12
 
+WORKSPACES: Final = "workspaces"
+"""Marks, in a history, what the plugin frees as workspaces of libraries."""
+
 NO_DEVICE: Final = "torch records the allocator's history for CUDA devices alone, and none was used"
 
 
@@ -64,8 +67,7 @@ class RecordedHistory:
         if self._memory is None:
             return
         try:
-            with compiler_not_imported():
-                self.snapshot = self._memory._snapshot()
+            self.snapshot = snapshot_of(self._memory)
         except Exception as error:  # noqa: BLE001 - as above; or the device was lost meanwhile
             self.why_not = f"the allocator's history cannot be read ({type(error).__name__})"
         self._stop()
@@ -93,7 +95,7 @@ class RecordedHistory:
         # Python frames only: unwinding and symbolising C++ frames takes seconds.
         self._memory = memory
         memory._record_memory_history(
-            enabled="all", context="alloc", stacks="python", max_entries=self._max_entries, **_clear(memory)
+            enabled="all", context="alloc", stacks="python", max_entries=self._max_entries, **clear_argument(memory)
         )
         return ""
 
@@ -102,6 +104,13 @@ class RecordedHistory:
         if memory is not None:
             with contextlib.suppress(Exception):
                 memory._record_memory_history(enabled=None)
+
+
+def snapshot_of(memory: Any) -> dict[str, Any]:
+    """Return a snapshot by the module ``torch.cuda.memory``, which imports nothing."""
+    with compiler_not_imported():
+        found: dict[str, Any] = memory._snapshot()
+    return found
 
 
 def blocks_alive(
@@ -148,6 +157,22 @@ def snapshot_name(nodeid: str) -> str:
 
 
 @contextlib.contextmanager
+def marked(torch: Any, mark: str) -> Iterator[None]:
+    """Mark what the calling thread allocates and frees within the context, if a history is being recorded."""
+    core = torch._C
+    change = getattr(core, "_cuda_setMemoryMetadata", None)
+    if change is None or not core._cuda_isHistoryEnabled():
+        yield
+        return
+    before = core._cuda_getMemoryMetadata()
+    change(mark)
+    try:
+        yield
+    finally:
+        change(before)
+
+
+@contextlib.contextmanager
 def compiler_not_imported() -> Iterator[None]:
     """Keep a snapshot from importing torch's compiler, if the tests have not: 820 modules, 3.5 s of CPU.
 
@@ -167,7 +192,7 @@ def compiler_not_imported() -> Iterator[None]:
             del names["_inductor"]
 
 
-def _clear(memory: Any) -> dict[str, bool]:
+def clear_argument(memory: Any) -> dict[str, bool]:
     """Return the argument `clear_history` if this torch has it (from 2.4), to drop earlier recordings."""
     implementation = getattr(memory, "_record_memory_history_impl", None)
     code = getattr(implementation, "__code__", None)

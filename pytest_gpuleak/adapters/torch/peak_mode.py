@@ -12,16 +12,19 @@ from pytest_gpuleak.adapters.creation_lines import origin_at, printable
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
 from pytest_gpuleak.adapters.torch.lookup import accelerator_names, loaded_torch, torch_module
 from pytest_gpuleak.adapters.torch.peak_facts import Roles, SavedTensors
+from pytest_gpuleak.adapters.torch.peak_history import PeakHistory
 from pytest_gpuleak.adapters.torch.peak_places import Line, Place, Places
 from pytest_gpuleak.adapters.torch.peak_steps import steps_of
 from pytest_gpuleak.adapters.torch.peak_storages import Record, Storages
 from pytest_gpuleak.heap.threads import started_threads
 from pytest_gpuleak.model.findings import Peak, PeakMoment
 from pytest_gpuleak.model.peak_parts import Block, group_blocks
+from pytest_gpuleak.model.text import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from pytest_gpuleak.adapters.torch.peak_history import DevicePeak, Used
     from pytest_gpuleak.model.findings import Origin, PeakCategory, PeakPhase
 
 _DISPATCH: Final = "torch.utils._python_dispatch"
@@ -47,6 +50,7 @@ class PeakRecord:
         self._storages = Storages(torch, self._places)
         self._roles = Roles(torch, self._storages, self._places, self._guarded)
         access = TorchAccess.of_loaded()
+        self._history = PeakHistory(torch)
         self._saved = None if access is None else SavedTensors(torch, access, self._roles)
         self._node: Any = torch._C._current_autograd_node
         self._context = contextlib.ExitStack()
@@ -58,6 +62,8 @@ class PeakRecord:
             self._context.enter_context(self._outside_traces())
             self._context.enter_context(started_threads(self._enter_thread))
             self._active = True
+            self._history.begin()
+            self._storages.on_devices = [] if self._history.recording else None
             self._enter_thread(self._context)
         except Exception as error:  # noqa: BLE001 - a torch without what this needs: the run goes on without
             self._fault(error)
@@ -69,6 +75,7 @@ class PeakRecord:
             self._context.close()
         except Exception as error:  # noqa: BLE001
             self._fault(error)
+        self._history.end()
         self._storages.close()
 
     def stage(self, stage: PeakPhase) -> None:
@@ -78,10 +85,12 @@ class PeakRecord:
     def pause(self) -> None:
         """Count what is made from now on as there before: the setup of a fixture that outlives the test."""
         self._storages.paused = True
+        self._history.pause()
 
     def resume(self) -> None:
         """Record again."""
         self._storages.paused = False
+        self._history.resume()
 
     def _enter_thread(self, context: contextlib.ExitStack | None = None) -> None:
         """Enter the modes in the calling thread, until the context or the thread ends."""
@@ -131,8 +140,21 @@ class PeakRecord:
 
     # -- what runs
 
-    def note(self, operator: Any, made: Any) -> None:
-        """Note an operator's results."""
+    def run(self, operator: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operator and note its results."""
+        if not self._history.recording:
+            result = operator(*args, **kwargs) if kwargs else operator(*args)
+            self._note(operator, result, 0)
+            return result
+        number, before = self._history.enter_operator(paused=self._storages.paused)
+        try:
+            result = operator(*args, **kwargs) if kwargs else operator(*args)
+        finally:
+            self._history.leave_operator(before)
+        self._note(operator, result, number)
+        return result
+
+    def _note(self, operator: Any, made: Any, number: int) -> None:
         if not self._active:
             return
         try:
@@ -141,10 +163,12 @@ class PeakRecord:
                 self._backward = True
             for tensor in self._results(made):
                 for part in self._parts(tensor):
-                    record = self._storages.add(part, operator, node)
+                    record = self._storages.add(part, operator, node, number)
                     if record is not None and node is not None and node.name() == _ACCUMULATES:
                         self._roles.set(part, "gradient")
-            if node is None and self._places.new_node:
+            if number:
+                self._history.note(number, self._places.place(operator.__name__, node))
+            elif node is None and self._places.new_node:
                 self._places.note_node()
         except NotImplementedError:
             self._lack(OPAQUE)
@@ -195,9 +219,18 @@ class PeakRecord:
         return tuple(device for device, _ in sorted(gauges, key=lambda one: (one[0] == "cpu", -one[1])))
 
     def peak(self, device: str) -> Peak:
-        """Return the peak of a device in bytes of storages, above what was there before the context."""
-        found = self._storages.at_peak(device)
+        """Return the peak of a device in bytes above what was there before the context: of blocks, or of storages alone."""
         lacks = tuple(self._lacks) + ((COMPILED,) if self._places.compiled else ())
+        try:
+            by_history = self._history.peak(device, self._storages.on_devices or ())
+        except Exception as error:  # noqa: BLE001 - a history of a form that is not known: the storages are told
+            by_history = None
+            lacks += (f"{FAULT} ({type(error).__name__}: {printable(str(error))[:100]})",)
+        if by_history is not None:
+            return self._peak_by_history(device, by_history, lacks)
+        if device.startswith("cuda") and self._history.why_not:
+            lacks += (f"memory beyond tensors, since {self._history.why_not}",)
+        found = self._storages.at_peak(device)
         if found is None:
             return Peak(device, 0, lacks=lacks)
         last, records = found
@@ -206,6 +239,30 @@ class PeakRecord:
             sum(record.bytes for record in records),
             _moment_of(last.place),
             group_blocks([_block_of(record) for record in records]),
+            backward=self._backward,
+            lacks=lacks,
+            steps=steps_of(self._storages.log.records, device, _category_of),
+        )
+
+    def _peak_by_history(self, device: str, found: DevicePeak, lacks: tuple[str, ...]) -> Peak:
+        replayed = found.replayed
+        parts = group_blocks(
+            [
+                _inside(one) if one.record is None else _block_of(one.record)._replace(bytes=one.bytes)
+                for one in found.used
+            ]
+        )
+        if replayed.gone:
+            lacks += (f"{format_bytes(replayed.gone)} of what was there before had been released: the parts have more",)
+        total = sum(part.bytes for part in parts)
+        in_blocks = sum(block.bytes for block in replayed.held)
+        return Peak(
+            device,
+            in_blocks,
+            None if found.place is None else _moment_of(found.place),
+            parts,
+            unsplit_bytes=in_blocks - total,
+            workspaces_bytes=replayed.workspaces if replayed.exact else None,
             backward=self._backward,
             lacks=lacks,
             steps=steps_of(self._storages.log.records, device, _category_of),
@@ -224,11 +281,16 @@ def record_peak(is_user_file: Callable[[str], bool], device: str | None) -> Peak
 def _modes(torch: Any, record: PeakRecord) -> tuple[Any, Any]:
     dispatch = torch_module(_DISPATCH)
 
+    uncompiled = _uncompiled(torch)
+
     class NoteOperators(dispatch.TorchDispatchMode):  # type: ignore[misc, name-defined] # torch is Any to a project without it
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # torch's own way to keep the compiler out imports it: 820 modules, 3.5 s of CPU
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = func(*args, **kwargs) if kwargs else func(*args)
-            record.note(func, result)
-            return result
+            with uncompiled():
+                return record.run(func, args, kwargs)
 
     class NoteCalls(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -238,6 +300,25 @@ def _modes(torch: Any, record: PeakRecord) -> tuple[Any, Any]:
             return result
 
     return NoteOperators(), NoteCalls()
+
+
+def _uncompiled(torch: Any) -> Callable[[], contextlib.AbstractContextManager[object]]:
+    """Return a context in which torch's compiler takes no frame, as within `torch._dynamo.disable`."""
+    change = getattr(getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None), "set_eval_frame", None)
+    return contextlib.nullcontext if change is None else functools.partial(_Uncompiled, change)
+
+
+class _Uncompiled:
+    __slots__ = ("_before", "_change")
+
+    def __init__(self, change: Callable[[Any], Any]) -> None:
+        self._change = change
+
+    def __enter__(self) -> None:
+        self._before = self._change(None)
+
+    def __exit__(self, *exception: object) -> None:
+        self._change(self._before)
 
 
 def _moment_of(place: Place) -> PeakMoment:
@@ -267,6 +348,22 @@ def _block_of(record: Record) -> Block:
         _origin(place.line),
         _short(place.forward),
         _function_of(place.operator) if place.forward is not None else "",
+    )
+
+
+def _inside(used: Used) -> Block:
+    place = used.place
+    if place is None:
+        return Block("inside", used.bytes, "bytes", (used.bytes,))
+    return Block(
+        "inside",
+        used.bytes,
+        "bytes",
+        (used.bytes,),
+        printable(place.module),
+        _origin(place.line),
+        _short(place.forward),
+        _function_of(place.operator),
     )
 
 

@@ -27,9 +27,14 @@ _RESIZING: Final = ("resize_", "resize_as_", "set_", "set_data", "_resize_output
 
 
 class Record:
-    """A storage made while recording; `bytes` is 0 once it is resized. Refers to nothing of the user's."""
+    """A storage made while recording; `bytes` is 0 once it is resized. Refers to nothing of the user's.
 
-    __slots__ = ("bytes", "category", "device", "dtype", "ended", "is_temporary", "number", "owner", "place", "shape")
+    `operator` is the number of the operator that it was noted after, `address` where a device has it.
+    """
+
+    __slots__ = (
+        "address", "bytes", "category", "device", "dtype", "ended", "is_temporary", "number", "operator", "owner", "place", "shape"
+    )  # fmt: skip
 
     def __init__(self, number: int, device: str, size: int, place: Place) -> None:
         self.number, self.device, self.bytes, self.place = number, device, size, place
@@ -38,6 +43,7 @@ class Record:
         self.ended = 0  # the number of the storage made last when it died
         self.owner = self.dtype = ""
         self.shape: tuple[int, ...] = ()
+        self.operator = self.address = 0
 
 
 class _Handle(ref):  # type: ignore[type-arg] # of a class of torch's
@@ -74,6 +80,8 @@ class Storages:
         self._alive: dict[int, _Handle] = {}
         self._count = 0
         self._left: list[Record] = []
+        self.on_devices: list[Record] | None = None
+        """All records of devices with a history, where it is recorded."""
         self.gauges: dict[str, _Gauge] = defaultdict(_Gauge)
         self.log = StepLog()
 
@@ -97,8 +105,11 @@ class Storages:
             return None
         return None if handle is None else handle.record
 
-    def add(self, tensor: Any, operator: Any, node: Any) -> Record | None:
-        """Return the record of the storage of an operator's result; a new one if the storage is new, or was resized."""
+    def add(self, tensor: Any, operator: Any, node: Any, number: int = 0) -> Record | None:
+        """Return the record of the storage of an operator's result; a new one if the storage is new, or was resized.
+
+        `number` is the operator's in the allocator's history.
+        """
         key = self._address(tensor)
         handle = self._alive.get(key)
         if handle is None:
@@ -116,6 +127,9 @@ class Storages:
                 return handle.record
             record = self._new(device, size, self._places.place(operator.__name__, node))
             self._describe(record, tensor)
+            if number and self.on_devices is not None and device.startswith("cuda"):
+                record.operator, record.address = number, storage.data_ptr()
+                self.on_devices.append(record)
         if handle is not None:  # the old block is released once the new one is there
             record.category, record.owner = handle.record.category, handle.record.owner
             self._end(handle.record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.adapters.torch.allocator_history import WORKSPACES, marked
 from pytest_gpuleak.adapters.torch.in_place import torch_in_place
 from pytest_gpuleak.adapters.torch.lookup import accelerator_names, loaded_torch
 
@@ -85,7 +86,8 @@ def free_workspaces(torch: Any) -> None:
         if clear is None:
             clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
         if clear is not None:
-            clear()
+            with marked(torch, WORKSPACES):
+                clear()
     for module in _initialised_modules(torch):
         clear = getattr(module, "clear_workspaces", None)
         if clear is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.adapters.probe_protocol import total_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading, PeakRecorder
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
@@ -24,11 +24,14 @@ class PeakMeter:
 
     The peak before a fixture's setup is kept; after it peaks restart, and what the fixture left allocated counts as
     there before the test. Probes may be added to the list. A probe that raises is not asked again: `fault` says why
-    nothing more is measured, once each probe of a device in use has raised.
+    nothing more is measured, once each probe of a device in use has raised. `free_workspaces` frees what libraries keep
+    on devices between calls.
     """
 
-    def __init__(self, probes: Sequence[DeviceProbe]) -> None:
+    def __init__(self, probes: Sequence[DeviceProbe], free_workspaces: Callable[[], object] | None = None) -> None:
         self._probes = probes
+        self._free_workspaces = free_workspaces
+        self._apart = False
         self._failed: list[DeviceProbe] = []
         self._told: list[DeviceProbe] = []  # probes whose peaks were restarted
         self._gauges: dict[tuple[str, str], _Gauge] = {}
@@ -60,13 +63,20 @@ class PeakMeter:
         """Tell whether a test's own run is measured, and no re-run apart from it."""
         return self.active and self._recorder is None
 
-    def begin(self) -> None:
-        """Begin to measure an attempt of a test: what is allocated now is not its own."""
+    def begin(self, *, apart: bool = False) -> None:
+        """Begin to measure an attempt of a test: what is allocated now is not its own.
+
+        With `apart` workspaces are left out of its peaks, and counted apart. Which test allocates them follows from the
+        order of the tests: they are freed before, and what is freed after was allocated meanwhile. A run that is
+        measured apart is measured as the one before it.
+        """
+        if self._recorder is None:
+            self._apart = apart and self._free_workspaces is not None
         self._gauges.clear()
         self._paused.clear()
         self._torn_down.clear()
         self.active = True
-        for key, (now, _) in self._read(restart=True).items():
+        for key, (now, _) in self._restart().items():
             self._gauges[key] = _Gauge(now, now)
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:  # noqa: ARG002
@@ -94,10 +104,8 @@ class PeakMeter:
         if self.active:
             if self._recorder is not None:
                 self._recorder.pause()
-            readings = {} if self._paused else self._read()
-            if not self._paused:
-                self._observe(readings, own=True)
-            self._paused.append({key: now for key, (now, _) in readings.items()})
+            left = {} if self._paused else self._observe(own=True)
+            self._paused.append(left)
 
     def resume(self) -> None:
         """Measure again; memory that the fixture has left allocated was there before the test."""
@@ -108,10 +116,11 @@ class PeakMeter:
             return  # within another pause
         if self._recorder is not None:
             self._recorder.resume()
-        readings = self._read(restart=True)
-        self._observe(readings, own=False)
-        for key, (now, _) in readings.items():
-            self._gauges[key].before += now - before.get(key, 0)
+        self._observe(own=False)
+        for key, (now, _) in self._restart().items():
+            gauge = self._gauges.setdefault(key, _Gauge(0, 0))
+            gauge.before += now - before.get(key, 0)
+            gauge.seen = 0
 
     def end(self) -> None:
         """End the measurement after the teardown: `peaks` keeps what was measured."""
@@ -125,22 +134,32 @@ class PeakMeter:
             return {}
         from pytest_gpuleak.model.peaks import DevicePeak, Peak
 
-        found = {key: Peak(gauge.before, gauge.own, gauge.total, gauge.exact) for key, gauge in self._gauges.items()}
+        found = {key: Peak(*gauge.figures()) for key, gauge in self._gauges.items()}
         devices = [device for device, metric in found if metric == METRICS[0]]
         return {device: DevicePeak(*(found.get((device, metric)) for metric in METRICS)) for device in devices}  # type: ignore[arg-type]
 
     def _measure(self) -> None:
         if self.active and not self._paused:
-            self._observe(self._read(), own=True)
+            self._observe(own=True)
 
-    def _observe(self, readings: dict[tuple[str, str], tuple[int, int | None]], *, own: bool) -> None:
+    def _restart(self) -> dict[tuple[str, str], tuple[int, int | None]]:
+        """Restart the peaks, without workspaces; return the readings."""
+        if self._apart and self._free_workspaces is not None:
+            self._free_workspaces()
+        return self._read(restart=True)
+
+    def _observe(self, *, own: bool) -> dict[tuple[str, str], int]:
+        """Note the peaks since the last restart; return what is in use, once workspaces are freed that are counted apart."""
+        readings = self._read()
+        left = {key: now for key, (now, _) in readings.items()}
+        if self._apart and self._free_workspaces is not None:
+            self._free_workspaces()
+            left.update((key, min(left.get(key, now), now)) for key, (now, _) in self._read().items())
         for key, (now, peak) in readings.items():
             gauge = self._gauges.setdefault(key, _Gauge(0, 0))
-            top = now if peak is None else max(now, peak)
             gauge.exact = gauge.exact and peak is not None
-            gauge.total = max(gauge.total, top)
-            if own:
-                gauge.own = max(gauge.own, top - gauge.before)
+            gauge.note(now if peak is None else max(now, peak), now - left[key], own=own)
+        return left
 
     def _read(self, *, restart: bool = False) -> dict[tuple[str, str], tuple[int, int | None]]:
         found: dict[tuple[str, str], tuple[int, int | None]] = {}
@@ -175,13 +194,32 @@ class PeakMeter:
 
 
 class _Gauge:
-    __slots__ = ("before", "exact", "own", "total")
+    """One counter's peaks in bytes: `own` and `total` without workspaces, as far as these can have been in them."""
+
+    __slots__ = ("before", "exact", "own", "own_with", "seen", "total", "total_with")
 
     def __init__(self, before: int, total: int) -> None:
         self.before = before
-        self.own = 0
-        self.total = total
+        self.own = self.own_with = 0
+        self.total = self.total_with = total
+        self.seen = 0
+        """The highest peak since the last restart: while it does not rise, workspaces are later than it."""
         self.exact = True
+
+    def note(self, top: int, workspaces: int, *, own: bool) -> None:
+        if top <= self.seen:
+            return
+        self.seen = top
+        self.total = max(self.total, top - workspaces)
+        self.total_with = max(self.total_with, top)
+        if own:
+            self.own = max(self.own, top - workspaces - self.before)
+            self.own_with = max(self.own_with, top - self.before)
+
+    def figures(self) -> tuple[int, int, int, bool, int]:
+        """Return what a `Peak` has."""
+        workspaces = max(self.own_with - self.own, self.total_with - self.total)
+        return self.before, self.own, self.total, self.exact, workspaces
 
 
 def _counters(device: str, reading: DeviceReading) -> list[tuple[tuple[str, str], tuple[int, int | None]]]:

@@ -30,6 +30,7 @@ def render_peak(peak: Peak, budget: int | None = None) -> list[str]:
     return [
         *lines,
         *([f"{INDENT}{arithmetic}"] if arithmetic else []),
+        *([f"{INDENT}{_beside(peak)}"] if peak.workspaces_bytes else []),
         *(f"{INDENT}not told: {one}" for one in _lacks(peak)),
     ]
 
@@ -46,9 +47,16 @@ def render_html(peak: Peak) -> str:
     head = "".join(f"<th>{name}</th>" for name in _HEAD)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in _rows(peak))
     notes = [] if peak.moment is None else [f"when: {_when(peak.moment)}"]
-    notes += [*filter(None, [sum_of(peak, None)]), *(f"not told: {one}" for one in _lacks(peak))]
+    notes += [
+        *filter(None, [sum_of(peak, None), _beside(peak) if peak.workspaces_bytes else ""]),
+        *(f"not told: {one}" for one in _lacks(peak)),
+    ]
     said = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
     return f"<p>{html.escape(title_of(peak))}</p>{said}<table><tr>{head}</tr>{body}</table>"
+
+
+def _beside(peak: Peak) -> str:
+    return f"not in the peak: {format_bytes(peak.workspaces_bytes or 0)} of workspaces, which libraries keep for later calls"
 
 
 def _lacks(peak: Peak) -> list[str]:
@@ -67,8 +75,10 @@ def _when(moment: PeakMoment) -> str:
 
 def _rows(peak: Peak) -> list[tuple[str, str, str, str, str]]:
     rows = [_row(part) for part in peak.parts]
+    if peak.unsplit_bytes:
+        rows.append((format_bytes(peak.unsplit_bytes), "rounding and unsplit blocks", "", "", ""))
     if peak.unexplained_bytes:
-        what = "not explained: inside operators, of libraries, rounding"
+        what = "not explained" + (": inside operators, of libraries, rounding" if peak.workspaces_bytes is None else "")
         rows.append((format_bytes(peak.unexplained_bytes), what, "", "", ""))
     return rows
 
@@ -77,7 +87,11 @@ def _row(part: PeakPart) -> tuple[str, str, str, str, str]:
     if part.category == "smaller":
         return format_bytes(part.bytes), f"{part.count} smaller", clean_text(part.note, TEXT_LIMIT), "", ""
     made = "" if part.created is None else f"{part.created.file}:{part.created.line}"
-    cells = (f"{part.count} x {part.dtype} {_form(part.shape)}", part.category, part.note or made, part.module)
+    category, note = str(part.category), part.note
+    if category == "inside":
+        operator, _, note = note.partition(", ")
+        category = f"inside {operator}"
+    cells = (f"{part.count} x {part.dtype} {_form(part.shape)}", category, note or made, part.module)
     first, category, place, module = (clean_text(cell, TEXT_LIMIT) for cell in cells)
     return format_bytes(part.bytes), first, category, place, module
 

@@ -307,8 +307,8 @@ def test_the_options_are_those_that_the_installed_torch_takes() -> None:
 
     from torch.cuda import memory
 
-    from pytest_gpuleak.adapters.torch.allocator_history import _clear
+    from pytest_gpuleak.adapters.torch.allocator_history import clear_argument
 
     accepted = inspect.signature(memory._record_memory_history).parameters
-    assert {"enabled", "context", "stacks", "max_entries", *_clear(memory)} <= set(accepted)
-    assert _clear(memory) == {"clear_history": True}
+    assert {"enabled", "context", "stacks", "max_entries", *clear_argument(memory)} <= set(accepted)
+    assert clear_argument(memory) == {"clear_history": True}

@@ -45,10 +45,14 @@ class OverBudget(NamedTuple):
 
 
 class Explained(NamedTuple):
-    """What filled the memory, and the section's text; no peak where that could not be told."""
+    """What filled the memory, and the section's text; no peak where that could not be told.
+
+    `counted` is what counts against the budget without workspaces, in bytes; None where that is not known.
+    """
 
     peak: Peak | None
     text: str
+    counted: int | None = None
 
 
 def explain_excess(
@@ -79,7 +83,7 @@ def explain_excess(
     def recorded() -> Iterator[None]:
         with recorder:
             yield
-        peaks.update(meter.peaks())  # before the teardown, as in the first run
+            peaks.update(meter.peaks())  # before the teardown, as in the first run
 
     with subject.confirming(), meter.measured_apart(recorder):
         try:
@@ -89,18 +93,23 @@ def explain_excess(
     if not result.passed:
         collect_whole()  # its traceback, in a cycle, holds its locals
         return Explained(None, f"not recorded: {result.why}")
-    counted = peaks.get(excess.device)
     peak = located(recorder.peak(excess.device), root)
+    counted = peaks.get(excess.device)
     if counted is not None and counted.allocated.exact:
-        peak = _compared(with_total(peak, counted.allocated.own), excess)
-    budget = excess.budget.bytes - (excess.before if excess.budget.total else 0)
-    return Explained(peak, "\n".join(render_peak(peak, budget)))
+        least, most = counted.allocated.own, counted.allocated.own + counted.allocated.workspaces
+        if peak.workspaces_bytes is None or not least <= peak.bytes <= most:
+            peak = with_total(dataclasses.replace(peak, workspaces_bytes=None), least)
+        peak = _compared(peak, excess)
+    before = excess.before if excess.budget.total else 0
+    text = "\n".join(render_peak(peak, excess.budget.bytes - before))
+    return Explained(peak, text, None if peak.workspaces_bytes is None else peak.bytes + before)
 
 
 def _compared(peak: Peak, excess: Excess) -> Peak:
     """Return the peak of the re-run, which says so where the first run's was another."""
     first = excess.peak - (excess.before if excess.budget.total else 0)
-    if abs(first - peak.bytes) * _SAME <= first:
+    most = first + excess.workspaces if peak.workspaces_bytes is not None else first
+    if (first - peak.bytes) * _SAME <= first and (peak.bytes - most) * _SAME <= first:
         return peak
     lack = f"the first run peaked at {format_bytes(first)}, its re-run, of which the parts are, at {format_bytes(peak.bytes)}"
     return dataclasses.replace(peak, lacks=(*peak.lacks, clean_text(lack, 200)))

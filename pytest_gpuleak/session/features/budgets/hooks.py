@@ -13,6 +13,7 @@ from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.session.config.markers import check_each, closest_first
 from pytest_gpuleak.session.features.budgets.budget import (
     BUDGET_OPTION,
+    UNDECIDED,
     Budget,
     Excess,
     describe_excess,
@@ -55,7 +56,8 @@ class BudgetHooks:
         self._default = None if default is None else Budget(default, source=BUDGET_OPTION)
         self._unchecked: dict[str, str] = {}  # by nodeid: of several attempts of a test the last counts
         self._excess: Excess | None = None
-        self._failed = False
+        self._open = False
+        """Whether the excess is to be explained, or decided on, once the teardown is over."""
         self._duration_s = 0.0
         self._nextitem: pytest.Item | None = None
         self._recorder: PeakRecorder | None = None
@@ -75,14 +77,16 @@ class BudgetHooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Forget what an earlier attempt exceeded."""
+        """Forget what an earlier attempt exceeded, and measure without workspaces if the test has a budget."""
         if self._recorder is not None:
             self._recorder.stage("setup")
         elif self._meter.judges:
-            self._excess, self._failed, self._duration_s = None, False, 0.0
+            self._excess, self._open, self._duration_s = None, False, 0.0
             if BUDGET_FINDING in item.stash:
                 del item.stash[BUDGET_FINDING]
             self._unchecked.pop(item.nodeid, None)
+            if self._default is not None or item.get_closest_marker(BUDGET_MARKER) is not None:
+                self._meter.begin(apart=True)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -119,16 +123,20 @@ class BudgetHooks:
         if self._excess is not None and self._recorder is None:
             self._duration_s += report.duration
             if call.when == "call":
-                self._failed = report.failed  # an expected failure needs no explanation
+                # An expected failure needs no explanation, and nothing hangs on what an expected one has exceeded.
+                self._open = not hasattr(report, "wasxfail") and report.failed is self._excess.certain
             elif call.when == "teardown":
                 excess, self._excess = self._excess, None
-                if self._failed:
+                if self._open:
                     self._explain(item, excess, report)
         return report
 
     def _explain(self, item: pytest.Item, excess: Excess, report: pytest.TestReport) -> None:
-        """Add a section to the report that tells what filled the memory, and the peak to the finding."""
-        from pytest_gpuleak.session.features.budgets.explaining import SECTION, OverBudget, explain_excess
+        """Add a section to the report that tells what filled the memory, and the peak to the finding.
+
+        An excess that is not certain fails the report if the peak of the re-run, without workspaces, is over the budget.
+        """
+        from pytest_gpuleak.session.features.budgets.explaining import SECTION, Explained, OverBudget, explain_excess
 
         def begin(recorder: PeakRecorder) -> None:
             self._recorder = recorder
@@ -137,10 +145,20 @@ class BudgetHooks:
         try:
             found = explain_excess(test, self._meter, running_attempts(item), begin)
         except PLUGIN_ERRORS as error:  # the budget was exceeded all the same
-            report.sections.append((SECTION, clean_text(f"not recorded: {type(error).__name__}: {error}", 200)))
-            return
+            found = Explained(None, clean_text(f"not recorded: {type(error).__name__}: {error}", 200))
         finally:
             self._recorder = None
+        if not excess.certain:
+            if found is None or found.counted is None:
+                self._unchecked[item.nodeid] = UNDECIDED
+                return
+            excess = excess._replace(peak=found.counted)
+            if not excess.certain:
+                return
+            alive = _alive_on(item.config, excess.device)
+            item.stash[BUDGET_FINDING] = finding_of(excess, alive)
+            report.outcome = "failed"
+            report.longrepr = describe_excess(excess, alive)
         if found is not None:
             report.sections.append((SECTION, found.text))
             item.stash[BUDGET_FINDING] = dataclasses.replace(item.stash[BUDGET_FINDING], peak=found.peak)
@@ -164,6 +182,8 @@ class BudgetHooks:
         if not isinstance(verdict, Excess):
             return None
         self._excess = verdict
+        if not verdict.certain:
+            return None
         alive = _alive_on(item.config, verdict.device)
         item.stash[BUDGET_FINDING] = finding_of(verdict, alive)
         return describe_excess(verdict, alive)

@@ -138,7 +138,7 @@ class PeakHooks:
             findings = found.findings if finding is None else (*found.findings, finding)
             setattr(report, RECORD_ATTRIBUTE, found._replace(peak=self._peak, findings=findings, verdict=verdict))
             return
-        from pytest_gpuleak.model.findings import encode_finding, encode_peak
+        from pytest_gpuleak.model.finding_codec import encode_finding, encode_peak
 
         encoded = [] if finding is None else [encode_finding(finding)]
         found.update(peak=encode_peak(self._peak), findings=[*found["findings"], *encoded], verdict=verdict)
@@ -162,7 +162,7 @@ class PeakHooks:
         told = {} if ratchet is None else ratchet.compare(item.nodeid, taken, peak)
         if not (told or self._keep(taken)):
             return {}
-        from pytest_gpuleak.model.findings import encode_peak
+        from pytest_gpuleak.model.finding_codec import encode_peak
 
         self._peak = peak
         self._finding = None if ratchet is None else ratchet.finding_of(taken, peak, told)
@@ -173,7 +173,7 @@ class PeakHooks:
         finding = item.stash.get(BUDGET_FINDING, None)
         if finding is None or finding.peak is None or not self._keep(Taken(finding.device, finding.peak.bytes)):
             return {}
-        from pytest_gpuleak.model.findings import encode_peak
+        from pytest_gpuleak.model.finding_codec import encode_peak
 
         self._peak = finding.peak
         return {"device": finding.device, "bytes": finding.peak.bytes, "peak": encode_peak(finding.peak)}

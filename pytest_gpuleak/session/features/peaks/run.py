@@ -159,7 +159,7 @@ class PeakRun:
     def _render_heaviest(self) -> list[str]:
         if not self._number:
             return []
-        from pytest_gpuleak.model.findings import decode_peak
+        from pytest_gpuleak.model.finding_codec import decode_peak
         from pytest_gpuleak.reports.terminal.peak_changes import render_heaviest
 
         peaks: list[tuple[str, Peak]] = [
