@@ -18,6 +18,7 @@ from pytest_gpuleak.model.peak_parts import (
     sum_of,
     with_total,
 )
+from pytest_gpuleak.reports.terminal.peak import render_peak
 
 MIB = 2**20
 LINE = Origin("/home/me/project/model.py", 14, "forward", "x = tanh(x)")
@@ -88,6 +89,27 @@ def test_backward_passes_name_the_forward_line() -> None:
     assert row.note == "backward of model.py:14 (log_softmax)"
     (row,) = group_blocks([block, block._replace(operator="mean")])
     assert row.note == "backward of model.py:14"
+
+
+def test_memory_inside_operators_is_told_by_operator() -> None:
+    block = Block("inside", 8, "bytes", (8,), "Net", LINE, "model.py:14", "log_softmax")
+    rows = group_blocks(
+        [block, block, block._replace(operator="sum.default", forward=""), block._replace(operator="", forward="")]
+    )
+    assert [(row.count, row.note) for row in rows] == [
+        (2, "log_softmax, backward of model.py:14"),
+        (1, "sum.default"),
+        (1, "no operator"),
+    ]
+    peak = Peak("cuda:0", 40, parts=rows, unsplit_bytes=8, workspaces_bytes=64)
+    assert [" ".join(line.split()) for line in render_peak(peak)] == [
+        "16 bytes 2 x bytes [8] inside log_softmax backward of model.py:14 Net",
+        "8 bytes 1 x bytes [8] inside sum.default /home/me/project/model.py:14 Net",
+        "8 bytes 1 x bytes [8] inside no operator /home/me/project/model.py:14 Net",
+        "8 bytes rounding and unsplit blocks",
+        "not in the peak: 64 bytes of workspaces, which libraries keep for later calls",
+    ]
+    assert with_total(peak, 41).unexplained_bytes == 1
 
 
 @pytest.mark.parametrize(

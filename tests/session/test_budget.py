@@ -193,6 +193,17 @@ def test_the_failure_names_the_metric_and_where_the_budget_comes_from() -> None:
     )
 
 
+def test_what_was_there_before_is_told_by_fixture() -> None:
+    there = [Contribution(f"fixture model{number}", (9 - number) * MIB) for number in range(7)]
+    excess = Excess(Budget(MIB), "cuda:0", 2 * MIB, 40 * MIB)
+    said = (
+        "there before the test: fixture model0 9.0 MiB, fixture model1 8.0 MiB, fixture model2 7.0 MiB, "
+        "fixture model3 6.0 MiB, fixture model4 5.0 MiB, 2 more 7.0 MiB"
+    )
+    assert describe_excess(excess, (), there).splitlines()[1] == said
+    assert finding_of(excess, (), there).evidence[-1] == said
+
+
 def test_workspaces_are_told_beside_the_peak() -> None:
     excess = Excess(Budget(MIB), "cuda:0", 2 * MIB, 0, 8 * MIB)
     assert describe_excess(excess).splitlines()[0] == (

@@ -54,9 +54,16 @@ def device_steps() -> list[SettleStep]:
 
 
 def free_workspaces_now() -> None:
-    """Free the workspaces of the devices in use without waiting for a device. Never raises."""
-    for _ in _DeviceStep("workspaces", free_workspaces).steps():
+    """Free the workspaces of the devices in use, waiting only where their end takes effect by it. Never raises."""
+    for _ in _DeviceStep("workspaces", _free_now).steps():
         pass
+
+
+def _free_now(torch: Any) -> None:
+    free_workspaces(torch)
+    backend = getattr(torch._C, "_cuda_getAllocatorBackend", None)
+    if _cuda_initialised(torch) and backend is not None and backend() == "cudaMallocAsync":
+        synchronize(torch)  # frees in a stream's order: a budget would count them by how far the device has come
 
 
 def synchronize(torch: Any) -> None:

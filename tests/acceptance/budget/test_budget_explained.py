@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.skipif(no_torch, reason="torch is not installed for th
 SECTION = "what filled the memory at its peak, recorded in a re-run after teardown"
 SOURCE = """
     import pytest, torch
+    from types import SimpleNamespace
     from tests.support import simgpu
     simgpu.install()
     MIB = 1 << 20
@@ -26,7 +27,7 @@ SOURCE = """
 
     @pytest.fixture(scope="module")
     def weights():
-        return block(40)
+        return SimpleNamespace(parts={"first": [block(40)]})
 
     @pytest.fixture
     def batch():
@@ -80,9 +81,9 @@ SOURCE = """
         assert block(8) is not None
 """
 SAID = [
-    "  when    call, test_it.py:22 in *(empty.memory_format)",
-    "    8.0 MiB  4 x uint8 [[]2097152]  held  test_it.py:22",
-    "    2.0 MiB  1 x uint8 [[]2097152]  held  test_it.py:17",
+    "  when    call, test_it.py:23 in *(empty.memory_format)",
+    "    8.0 MiB  4 x uint8 [[]2097152]  held  test_it.py:23",
+    "    2.0 MiB  1 x uint8 [[]2097152]  held  test_it.py:18",
     "  without the 4 x uint8 [[]2097152]: 2.0 MiB, within the budget",
 ]
 
@@ -105,7 +106,11 @@ def test_the_failure_tells_what_filled_the_memory(suite: pytest.Pytester, option
     texts = {part.split()[1]: part for part in parts}
     listed = pytest.LineMatcher(texts["test_list"].splitlines())
     listed.fnmatch_lines(
-        ["max_gpu_mb: peak of 10.0 MiB on simgpu:0 is 6.0 MiB over the budget of 4 MiB *", f"*- {SECTION} -*"]
+        [
+            "max_gpu_mb: peak of 10.0 MiB on simgpu:0 is 6.0 MiB over the budget of 4 MiB *",
+            "there before the test: fixture weights 40.0 MiB",
+            f"*- {SECTION} -*",
+        ]
     )
     listed.fnmatch_lines(SAID, consecutive=True)
     assert "not recorded: the re-run failed in call" in texts["test_fails_in_its_re_run"]

@@ -26,6 +26,9 @@ BUDGET_OPTION = "--gpu-leak-max-mb"
 NO_DEVICE = "no device was used"
 """Reason why a budget is not checked where the test process has initialised no device."""
 
+MOST_FIXTURES = 5
+"""Fixtures that are named which had memory before a test."""
+
 UNDECIDED = "whether its peak came before a library's workspaces, which hold no budget, is not known"
 """Reason why a budget is not checked where the verdict hangs on that, and no history of the allocator tells."""
 
@@ -149,8 +152,11 @@ def judge_budget(budget: Budget, peaks: Mapping[str, DevicePeak]) -> Excess | st
     return worst if worst is not None else reason
 
 
-def describe_excess(excess: Excess, alive: Sequence[Contribution] = ()) -> str:
-    """Write the failed test's text; `alive` are the largest arrays at the end of the call, not at the peak."""
+def describe_excess(excess: Excess, alive: Sequence[Contribution] = (), there: Sequence[Contribution] = ()) -> str:
+    """Write the failed test's text; `alive` are the largest arrays at the end of the call, not at the peak.
+
+    `there` tells which fixtures have what was there before the test.
+    """
     budget = excess.budget
     what = ("total " if budget.total else "") + ("reserved " if budget.metric == "reserved" else "")
     peak, over, before = map(format_bytes, (excess.peak, excess.over, excess.before))
@@ -160,6 +166,8 @@ def describe_excess(excess: Excess, alive: Sequence[Contribution] = ()) -> str:
             f"{_round(budget.bytes)} (before the test: {before} {budget.metric}{_apart(excess)})"
         )
     ]
+    if there:
+        lines.append(f"there before the test: {_held(there)}")
     if alive:
         lines.append(f"alive at the end of the call on {excess.device}, largest first:")
         lines += [f"  {format_bytes(part.bytes)}: {part.text}, {part.count} x" for part in alive]
@@ -168,7 +176,7 @@ def describe_excess(excess: Excess, alive: Sequence[Contribution] = ()) -> str:
     return "\n".join(lines)
 
 
-def finding_of(excess: Excess, alive: Sequence[Contribution] = ()) -> Finding:
+def finding_of(excess: Excess, alive: Sequence[Contribution] = (), there: Sequence[Contribution] = ()) -> Finding:
     """Make the report's finding of an exceeded budget. Its `bytes` are what counted against the budget."""
     budget = excess.budget
     return Finding(
@@ -187,9 +195,17 @@ def finding_of(excess: Excess, alive: Sequence[Contribution] = ()) -> Finding:
             f"budget: {_round(budget.bytes)}, by {budget.source}",
             f"excess: {format_bytes(excess.over)}",
             f"before the test: {format_bytes(excess.before)} {budget.metric}",
+            *([f"there before the test: {_held(there)}"] if there else []),
             *([f"not counted: {format_bytes(excess.workspaces)} of workspaces"] if excess.workspaces else []),
         ),
     )
+
+
+def _held(there: Sequence[Contribution]) -> str:
+    shown = [f"{part.text} {format_bytes(part.bytes)}" for part in there[:MOST_FIXTURES]]
+    rest = there[MOST_FIXTURES:]
+    more = [f"{len(rest)} more {format_bytes(sum(part.bytes for part in rest))}"] if rest else []
+    return ", ".join([*shown, *more])
 
 
 def _apart(excess: Excess) -> str:

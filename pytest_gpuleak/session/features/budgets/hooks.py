@@ -56,6 +56,7 @@ class BudgetHooks:
         self._default = None if default is None else Budget(default, source=BUDGET_OPTION)
         self._unchecked: dict[str, str] = {}  # by nodeid: of several attempts of a test the last counts
         self._excess: Excess | None = None
+        self._there: tuple[Contribution, ...] = ()
         self._open = False
         """Whether the excess is to be explained, or decided on, once the teardown is over."""
         self._duration_s = 0.0
@@ -156,9 +157,9 @@ class BudgetHooks:
             if not excess.certain:
                 return
             alive = _alive_on(item.config, excess.device)
-            item.stash[BUDGET_FINDING] = finding_of(excess, alive)
+            item.stash[BUDGET_FINDING] = finding_of(excess, alive, self._there)
             report.outcome = "failed"
-            report.longrepr = describe_excess(excess, alive)
+            report.longrepr = describe_excess(excess, alive, self._there)
         if found is not None:
             report.sections.append((SECTION, found.text))
             item.stash[BUDGET_FINDING] = dataclasses.replace(item.stash[BUDGET_FINDING], peak=found.peak)
@@ -182,11 +183,12 @@ class BudgetHooks:
         if not isinstance(verdict, Excess):
             return None
         self._excess = verdict
+        self._there = _there_before(item, verdict)
         if not verdict.certain:
             return None
         alive = _alive_on(item.config, verdict.device)
-        item.stash[BUDGET_FINDING] = finding_of(verdict, alive)
-        return describe_excess(verdict, alive)
+        item.stash[BUDGET_FINDING] = finding_of(verdict, alive, self._there)
+        return describe_excess(verdict, alive, self._there)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Send the controller what this worker could not check."""
@@ -214,6 +216,16 @@ def running_attempts(item: pytest.Item) -> AttemptLog:
     attempts = AttemptLog(item.config, settings, "main", [])
     attempts.begin(item.nodeid, policy_of(item, settings))
     return attempts
+
+
+def _there_before(item: pytest.Item, excess: Excess) -> tuple[Contribution, ...]:
+    """Return which fixtures have what was there before, while they are set up."""
+    from pytest_gpuleak.session.features.budgets.before import held_by_fixtures  # loaded for an excess alone
+
+    try:
+        return held_by_fixtures(item, excess.device, shared_frameworks(item.config).arrays) if excess.before else ()
+    except Exception:  # noqa: BLE001 - the budget was exceeded all the same
+        return ()
 
 
 def _alive_on(config: pytest.Config, device: str) -> tuple[Contribution, ...]:

@@ -1,0 +1,333 @@
+"""What filled a CUDA device at its peak, told of code whose memory is known: each truth follows from the sizes alone.
+
+Beside them stands what torch's counters say of a run without instruments: a record changes them by no byte, and its rows add
+up to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import inspect
+import threading
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pytest
+
+from pytest_gpuleak.adapters.torch.settle_steps import free_workspaces_now
+from tests.cuda_standin.test_cases import needs_cuda_build
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuleak.model.findings import Peak
+
+pytestmark = [pytest.mark.slow, needs_cuda_build]
+torch: Any = pytest.importorskip("torch", reason="torch is not installed")
+nn = torch.nn
+
+MIB: Final = 2**20
+A_MIB: Final = 2**18
+"""Elements of float32 in a MiB."""
+ON: Final[dict[str, Any]] = {"device": "cuda"}
+
+
+class Truth(NamedTuple):
+    """The peak in MiB, and the part of `number` x `each` MiB that the line marked ``# here`` has made; 0: of any size."""
+
+    peak: float
+    number: int
+    each: float
+    category: str
+    phase: str
+    module: str = ""
+    note: str = ""
+
+
+CASES: Final[list[tuple[Callable[[], object], Truth]]] = []
+
+
+def case(*truth: Any) -> Callable[[Callable[[], object]], Callable[[], object]]:
+    def add(function: Callable[[], object]) -> Callable[[], object]:
+        CASES.append((function, Truth(*truth)))
+        return function
+
+    return add
+
+
+class Wide(nn.Module):  # type: ignore[misc, name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1024, 1024, bias=False, **ON)
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x)
+
+
+class Doubled(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(torch.empty(8 * A_MIB, **ON))  # here
+        return x.sum()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (saved,) = ctx.saved_tensors
+        return gradients[0] * saved[: 2 * A_MIB]
+
+
+@case(8, 1, 8, "inside", "", "", "no operator")
+def raw_memory() -> None:
+    torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(8 * MIB))
+
+
+@case(8, 1, 8, "inside", "", "", "no operator")
+def a_storage_alone() -> None:
+    assert torch.UntypedStorage(8 * MIB, **ON).nbytes() == 8 * MIB
+
+
+@case(12, 1, 8, "inside", "", "", "no operator")
+def a_storage_resized_beside_its_tensor() -> None:
+    tensor = torch.empty(4 * A_MIB, **ON)
+    tensor.untyped_storage().resize_(8 * MIB)
+
+
+@case(12, 3, 4, "held", "call")
+def in_threads() -> None:
+    barrier = threading.Barrier(3)
+
+    def work() -> None:
+        held = torch.empty(4 * A_MIB, **ON)  # here
+        barrier.wait()
+        assert len(held)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@case(8, 1, 6, "held", "call")
+def on_another_stream() -> None:
+    with torch.cuda.stream(torch.cuda.Stream()):
+        first = torch.empty(6 * A_MIB, **ON)  # here
+        second = torch.empty(2 * A_MIB, **ON)
+    assert len(first) > len(second)
+
+
+@case(12, 1, 4, "gradient", "backward", "Wide.layer")
+def gradients_accumulate() -> None:
+    net, x = Wide(), torch.ones(1, 1024, **ON)
+    for _ in range(2):
+        net(x).sum().backward()  # here
+
+
+@case(20, 2, 4, "optimizer state", "optimizer")
+def state_of_adam() -> None:
+    weight = nn.Parameter(torch.empty(4 * A_MIB, **ON))
+    weight.grad = torch.empty(4 * A_MIB, **ON)
+    torch.optim.Adam([weight]).step()  # here
+
+
+@case(16, 3, 4, "activation", "forward", "Sequential.*")
+def layers_of_a_model() -> None:
+    net, x = nn.Sequential(nn.Sigmoid(), nn.Sigmoid(), nn.Sigmoid()), torch.empty(4 * A_MIB, **ON).requires_grad_()
+    net(x)  # here
+
+
+@case(0, 1, 0, "inside", "call", "", "sort")
+def a_buffer_of_an_operator() -> None:
+    values = torch.empty(4 * A_MIB, **ON)
+    assert values.sort().values.shape == values.shape  # here
+
+
+@case(20, 1, 19.5, "temporary", "call")
+def a_block_that_is_not_split() -> None:
+    assert len(torch.empty(39 * A_MIB // 2, **ON))  # here
+
+
+@case(0.5, 1024, 4 / MIB, "held", "call")
+def many_small_ones() -> None:
+    kept = [torch.empty(1, **ON) for _ in range(1024)]  # here
+    assert kept
+
+
+@case(16.5, 2, 8, "temporary", "call")
+def a_statement_s_temporaries() -> None:
+    x = torch.empty(A_MIB // 2, **ON).view(1, -1)
+    assert x.expand(16, -1).contiguous().abs().shape  # here
+
+
+@case(8, 1, 8, "held", "call")
+def moved_to_the_device() -> None:
+    data = torch.ones(8 * A_MIB).to("cuda")  # here
+    assert len(data)
+
+
+@case(12, 1, 8, "activation", "backward")
+def saved_by_a_custom_function() -> None:
+    Doubled.apply(torch.empty(2 * A_MIB, **ON).requires_grad_()).backward()
+
+
+@case(9, 1, 8, "held", "call")
+def an_error_on_the_way() -> None:
+    def fails() -> None:
+        held = torch.empty(8 * A_MIB, **ON)  # here
+        torch.empty(A_MIB, **ON)
+        raise ValueError(len(held))
+
+    with contextlib.suppress(ValueError):
+        fails()
+    torch.empty(4 * A_MIB, **ON)
+
+
+@case(8, 1, 4, "held", "call")
+def a_copy_of_a_model() -> None:
+    # It is not called: nobody tells that its tensors are parameters.
+    net = Wide()
+    other = copy.deepcopy(net)  # here
+    assert other is not net
+
+
+@case(16, 1, 8, "gradient", "backward", "Embedding")
+def a_dense_gradient_of_an_embedding() -> None:
+    net = nn.Embedding(32768, 64, **ON)
+    net(torch.zeros(4, dtype=torch.long, **ON)).sum().backward()  # here
+
+
+@case(24, 6, 4, "held", "call")
+def a_growing_list() -> None:
+    kept = []
+    for _ in range(6):
+        kept.append(torch.empty(4 * A_MIB, **ON))  # here
+    assert kept
+
+
+@case(12, 1, 8, "held", "call")
+def resized() -> None:
+    # The old memory is released once the new one is there.
+    tensor = torch.empty(4 * A_MIB, **ON)
+    tensor.resize_(8 * A_MIB)  # here
+
+
+@case(8, 1, 4, "held", "call")
+def in_a_graph() -> None:
+    x, graph = torch.empty(4 * A_MIB, **ON), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x * 2  # here
+    assert y.shape == x.shape
+
+
+MARKED: Final = {"saved_by_a_custom_function": Doubled}
+
+
+def line_of(function: Any) -> int | None:
+    lines, first = inspect.getsourcelines(MARKED.get(function.__name__, function))
+    return next((first + index for index, line in enumerate(lines) if line.endswith("# here\n")), None)
+
+
+@pytest.fixture(autouse=True)
+def device() -> None:
+    torch.empty(1, **ON)
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def counted(function: Callable[[], object]) -> tuple[int, int, int]:
+    """Return what torch has counted: the peak of blocks, of what was asked for, and workspaces."""
+    free_workspaces_now()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_stats()
+    function()
+    after = torch.cuda.memory_stats()
+    free_workspaces_now()
+    workspaces = after["allocated_bytes.all.current"] - torch.cuda.memory_allocated()
+    blocks, asked = (
+        after[f"{name}.all.peak"] - before[f"{name}.all.current"] for name in ("allocated_bytes", "requested_bytes")
+    )
+    return blocks, asked, workspaces
+
+
+def peak_of(function: Callable[[], object]) -> Peak:
+    from pytest_gpuleak.adapters.registry import own_frameworks
+
+    record: Any = own_frameworks().peak_recorder(lambda file: file == __file__, "cuda:0")
+    with record:
+        function()
+    found: Peak = record.peak("cuda:0")
+    assert found.bytes == sum(part.bytes for part in found.parts) + found.unsplit_bytes + found.unexplained_bytes
+    return found
+
+
+@pytest.mark.parametrize(("function", "truth"), CASES, ids=[function.__name__ for function, _ in CASES])
+def test_the_rows_add_up_and_name_the_part(function: Callable[[], object], truth: Truth) -> None:
+    function()  # what is made once
+    blocks, asked, workspaces = counted(function)
+    found = peak_of(function)
+    assert (found.lacks, found.unexplained_bytes, found.workspaces_bytes) == ((), 0, workspaces)
+    if workspaces:
+        assert blocks - workspaces <= found.bytes <= blocks
+    else:
+        assert found.bytes == blocks
+        assert sum(part.bytes for part in found.parts) <= asked
+    assert (truth.peak == 0) or 0 <= found.bytes - truth.peak * MIB < MIB // 8
+    assert (found.moment.phase if found.moment else "") == truth.phase
+    told = [
+        (part.category, part.created and part.created.line, part.module, part.count, part.bytes, part.note)
+        for part in found.parts
+    ]
+    bytes_of = truth.number * truth.each * MIB
+    wanted = (truth.category, line_of(function), truth.module, truth.number)
+    assert any(one[:4] == wanted and one[4] == (bytes_of or one[4]) and truth.note in one[5] for one in told), told
+
+
+def product() -> None:
+    a = torch.ones(512, 512, **ON)
+    assert (a @ a).shape == a.shape
+
+
+def test_workspaces_are_beside_the_peak_also_of_other_streams() -> None:
+    def products() -> None:
+        product()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            product()
+
+    found = peak_of(products)
+    assert (found.bytes, found.workspaces_bytes) == (2 * MIB, counted(products)[2])
+    assert (found.workspaces_bytes or 0) >= 16 * MIB
+
+
+def test_what_a_run_frees_of_what_was_there_is_told() -> None:
+    kept = [torch.empty(2 * A_MIB, **ON)]
+
+    def replace() -> None:
+        kept.clear()
+        kept.append(torch.empty(8 * A_MIB, **ON))
+
+    found = peak_of(replace)
+    assert [part.bytes for part in found.parts] == [8 * MIB]
+    assert found.lacks == ("2.0 MiB of what was there before had been released: the parts have more",)
+
+
+def test_the_users_own_record_stays_and_the_tensors_alone_are_told() -> None:
+    memory = torch.cuda.memory
+    memory._record_memory_history(enabled="all", context=None)
+    try:
+        found = peak_of(product)
+        assert torch._C._cuda_isHistoryEnabled()
+    finally:
+        memory._record_memory_history(enabled=None)
+    assert (found.bytes, found.workspaces_bytes) == (2 * MIB, None)
+    assert found.lacks == ("memory beyond tensors, since the allocator's history is being recorded by somebody else",)
+
+
+def test_a_record_that_the_run_ends_leaves_the_tensors() -> None:
+    def ends() -> None:
+        product()
+        torch.cuda.memory._record_memory_history(enabled=None)
+
+    found = peak_of(ends)
+    assert (found.bytes, found.workspaces_bytes) == (2 * MIB, None)
+    assert found.lacks == ("memory beyond tensors, since the run has ended the record of the allocator's history",)
