@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.torch.peak_places import Place
     from pytest_gpuleak.adapters.torch.peak_replay import Replayed
-    from pytest_gpuleak.adapters.torch.peak_storages import Record
+    from pytest_gpuleak.adapters.torch.peak_steps import Record
 
 MOST_EVENTS: Final = 200_000
 """Events and operators of a history, some 500 bytes each, beyond which it is given up."""

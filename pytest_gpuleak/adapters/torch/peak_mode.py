@@ -14,8 +14,8 @@ from pytest_gpuleak.adapters.torch.lookup import accelerator_names, loaded_torch
 from pytest_gpuleak.adapters.torch.peak_facts import Roles, SavedTensors
 from pytest_gpuleak.adapters.torch.peak_history import PeakHistory
 from pytest_gpuleak.adapters.torch.peak_places import Line, Place, Places
-from pytest_gpuleak.adapters.torch.peak_steps import steps_of
-from pytest_gpuleak.adapters.torch.peak_storages import Record, Storages
+from pytest_gpuleak.adapters.torch.peak_steps import Record, steps_of
+from pytest_gpuleak.adapters.torch.peak_storages import Storages
 from pytest_gpuleak.heap.threads import started_threads
 from pytest_gpuleak.model.findings import Peak, PeakMoment
 from pytest_gpuleak.model.peak_parts import Block, group_blocks

@@ -1,4 +1,4 @@
-"""Memory over the steps of a recorded run, by what it is used as. A step is a storage that was made."""
+"""The storages of a recorded run, and its memory over the steps by what it is used as. A step is a storage that was made."""
 
 from __future__ import annotations
 
@@ -12,11 +12,31 @@ from pytest_gpuleak.model.peak_parts import MAX_STEPS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pytest_gpuleak.adapters.torch.peak_storages import Record
+    from pytest_gpuleak.adapters.torch.peak_places import Place
     from pytest_gpuleak.model.findings import PeakCategory
 
 MAX_LOGGED: Final = 100_000
 """Most storages that are kept, so that a run of millions of steps takes no memory to speak of; beyond, the largest are."""
+
+
+class Record:
+    """A storage made while recording; `bytes` is 0 once it is resized. Refers to nothing of the user's.
+
+    `operator` is the number of the operator that it was noted after, `address` where a device has it.
+    """
+
+    __slots__ = (
+        "address", "bytes", "category", "device", "dtype", "ended", "is_temporary", "number", "operator", "owner", "place", "shape"
+    )  # fmt: skip
+
+    def __init__(self, number: int, device: str, size: int, place: Place) -> None:
+        self.number, self.device, self.bytes, self.place = number, device, size, place
+        self.category: PeakCategory = "held"
+        self.is_temporary = False
+        self.ended = 0  # the number of the storage made last when it died
+        self.owner = self.dtype = ""
+        self.shape: tuple[int, ...] = ()
+        self.operator = self.address = 0
 
 
 class StepLog:

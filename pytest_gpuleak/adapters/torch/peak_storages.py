@@ -12,7 +12,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
-from pytest_gpuleak.adapters.torch.peak_steps import StepLog
+from pytest_gpuleak.adapters.torch.peak_steps import Record, StepLog
 from pytest_gpuleak.adapters.torch.storages import StorageReference
 from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.heap.collector import get_objects, whole_heap
@@ -20,30 +20,9 @@ from pytest_gpuleak.heap.type_sieve import TypeSieve
 
 if TYPE_CHECKING:
     from pytest_gpuleak.adapters.torch.peak_places import Place, Places
-    from pytest_gpuleak.model.findings import PeakCategory
 
 _RESIZING: Final = ("resize_", "resize_as_", "set_", "set_data", "_resize_output_")
 """Operators that give a tensor a storage of another size, or another one."""
-
-
-class Record:
-    """A storage made while recording; `bytes` is 0 once it is resized. Refers to nothing of the user's.
-
-    `operator` is the number of the operator that it was noted after, `address` where a device has it.
-    """
-
-    __slots__ = (
-        "address", "bytes", "category", "device", "dtype", "ended", "is_temporary", "number", "operator", "owner", "place", "shape"
-    )  # fmt: skip
-
-    def __init__(self, number: int, device: str, size: int, place: Place) -> None:
-        self.number, self.device, self.bytes, self.place = number, device, size, place
-        self.category: PeakCategory = "held"
-        self.is_temporary = False
-        self.ended = 0  # the number of the storage made last when it died
-        self.owner = self.dtype = ""
-        self.shape: tuple[int, ...] = ()
-        self.operator = self.address = 0
 
 
 class _Handle(ref):  # type: ignore[type-arg] # of a class of torch's

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuleak.adapters.torch import peak_steps
 from pytest_gpuleak.adapters.torch.peak_places import Place
-from pytest_gpuleak.adapters.torch.peak_steps import StepLog, steps_of
-from pytest_gpuleak.adapters.torch.peak_storages import Record
+from pytest_gpuleak.adapters.torch.peak_steps import Record, StepLog, steps_of
 from pytest_gpuleak.model.peak_parts import MAX_STEPS
 
 
