@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.explain.explanation import Explanation
-    from pytest_gpuleak.explain.lasting_roots import LastingRoots
     from pytest_gpuleak.model.findings import Autograd
 
 NOT_SEARCHED = Holder(
@@ -46,7 +45,7 @@ class Holders:
     ) -> None:
         self._tracker = tracker
         self._knowledge = knowledge
-        self._runs = runs
+        self.runs = runs
         self._guard = guard
         self._origins: tuple[int, OriginLog] = -1, {}
         self._known: dict[int, Explanation] = {}  # by the survivor's index, at the time of the verdict
@@ -72,7 +71,7 @@ class Holders:
         if not wanted or len(wanted) > MOST_ASKED or not self._tracker.detector.sees_only_young:
             return
         with self._guard(RECOGNISE):
-            arrays = self._runs.objects(wanted)
+            arrays = self.runs.objects(wanted)
             finders = self._tracker.frameworks.reference_finders()
             self._take_reached(wanted, arrays, self._knowledge.roots.reach(arrays, finders, fixtures))
 
@@ -81,11 +80,11 @@ class Holders:
 
         Memory that a global or a fixture holds now may be freed before the holders of many are searched for.
         """
-        wanted = [left for left in self._runs.living() if left.run == 0 and left.index not in self._known]
+        wanted = [left for left in self.runs.living() if left.run == 0 and left.index not in self._known]
         if self.searched or not wanted or len(wanted) > MOST_ASKED:
             return
         with self._guard(RECOGNISE):
-            arrays = self._runs.all_objects(wanted)
+            arrays = self.runs.all_objects(wanted)
             with self._tracker.detector.whole_heap():
                 found = self._knowledge.roots.reach_up(arrays, self._tracker.frameworks.reference_finders())
             self._take_reached(wanted, arrays, found)
@@ -99,7 +98,7 @@ class Holders:
     def count_graphs(self) -> None:
         """Count what the autograd graphs behind the first run's arrays retain: counters see it too."""
         with self._guard(GRAPHS), PausedCollector():
-            arrays = self._runs.all_objects([left for left in self._runs.living() if left.run == 0])
+            arrays = self.runs.all_objects([left for left in self.runs.living() if left.run == 0])
             members: dict[Root, list[object]] = defaultdict(list)
             readings = read_arrays(arrays, self._tracker.guarded_arrays)
             for array in arrays:
@@ -111,15 +110,8 @@ class Holders:
     def search(self) -> None:
         """Search the heap for the holders of all that is alive, now."""
         self.searched = True
-        with self._guard(EXPLAIN) as stage, self._tracker.detector.whole_heap(), PausedCollector():
-            found = select_arrays(get_objects(), array_types(self._tracker.guarded_arrays))
-            targets = [array for array in found if self._runs.of(array) is not None]
-            shared = shared_storages(found, targets, self._tracker)
-            found.clear()
-            budget = search_budget()
-            self.take(targets, explain_together(targets, self._tracker, self._knowledge.roots, budget, {}), shared)
-            targets.clear()
-            self.search_cut = SEARCH_CUT if budget.spent else ""
+        with self._guard(EXPLAIN) as stage:
+            search_together([self], self._tracker, self._knowledge)
             return
         self.give_up(f"the search failed: {stage.fault}")
 
@@ -130,7 +122,7 @@ class Holders:
 
     def take(self, arrays: Sequence[object], found: Sequence[Explanation], shared: set[int]) -> None:
         """Take what a search has `found` on the living `arrays`; `shared` are the storages that others use too."""
-        runs = self._runs
+        runs = self.runs
         self.waits = False
         survivors, (run, origins) = runs.survivors, self._origins
         self._graph(arrays, found)
@@ -146,18 +138,18 @@ class Holders:
 
     def note_reached(self) -> bool:
         """Name what the last run left and a walk has reached, beside what was named before; tell whether that is all."""
-        last = self._runs.living(of_last=True)
+        last = self.runs.living(of_last=True)
         reached = [left for left in last if left.index in self._known]
         if reached:
             self._add_others(reached)
             self._note_known(NOT_SEARCHED, reached)
         # A backward pass adds to the gradients that are there: the traced run leaves none of its own.
-        self._runs.survivors.note_backward(self._origins[1])
+        self.runs.survivors.note_backward(self._origins[1])
         return len(reached) == len(last)
 
     def _add_others(self, reached: Iterable[Left]) -> None:
         """Add the further holders that a search has named beside the same root: a walk names one."""
-        searched = {one.root: one.others for one in self._runs.survivors.all() if one.others}
+        searched = {one.root: one.others for one in self.runs.survivors.all() if one.others}
         for left in reached:
             found = self._known[left.index]
             others = searched.get(root_of(left.held.reading.device, found.holder), ())
@@ -170,7 +162,7 @@ class Holders:
         self._note_known(Holder("unknown", "", f"unknown: {why}"))
 
     def _note_known(self, unknown: Holder, among: Iterable[Left] | None = None) -> None:
-        runs, (run, origins) = self._runs, self._origins
+        runs, (run, origins) = self.runs, self._origins
         lefts = list(runs.every() if among is None else among)
         known = [left for left in lefts if left.index in self._known]
         explained = [(Leftover(left.run, left.held.reading), self._known[left.index]) for left in known]
@@ -182,7 +174,7 @@ class Holders:
         with self._guard(GRAPHS):
             members: dict[Root, list[object]] = defaultdict(list)
             for array, explanation in zip(arrays, found, strict=True):
-                left = self._runs.of(array)
+                left = self.runs.of(array)
                 if left is not None and left.run == 0:
                     members[root_of(left.held.reading.device, explanation.holder)].append(array)
             self._count(members)
@@ -207,30 +199,43 @@ def shared_storages(found: Sequence[object], targets: Sequence[object], tracker:
     return storages_of((one for one in others if id(one) not in alone), tracker.guarded_arrays)
 
 
-def search_budget(tests: int = 0) -> Budget:
-    """Return the steps of one search for the holders of a test, or of many `tests`."""
-    return Budget(SEARCH_STEPS + STEPS_A_TEST * tests)
-
-
-def explain_together(
-    targets: list[object], tracker: RunTracker, roots: LastingRoots, budget: Budget, groups: Mapping[int, int]
-) -> list[Explanation]:
-    """Return who holds each of the `targets`, by one search of the visible whole heap, and remember the roots.
-
-    `groups` gives by a target's id the number of its test.
-    """
+def search_together(suspects: Sequence[Holders], tracker: RunTracker, knowledge: SessionKnowledge) -> None:
+    """Search the heap once for the holders of all that is alive of these suspects, and remember the roots."""
     from pytest_gpuleak.explain.crowds import explain_crowd
 
-    if not targets:
-        return []
-    return explain_crowd(
-        targets,
-        ignore={id(targets)},
-        remember=roots.remember,
-        budget=budget,
-        frameworks=tracker.frameworks.reference_finders(),
-        groups=groups,
-    )
+    with tracker.detector.whole_heap(), PausedCollector():
+        found = select_arrays(get_objects(), array_types(tracker.guarded_arrays))
+        wanted: dict[int, set[int]] = defaultdict(set)
+        for number, one in enumerate(suspects):
+            for left in one.runs.living():
+                wanted[left.held.reading.identity].add(number)
+        targets: list[object] = []
+        members: list[list[int]] = [[] for _ in suspects]
+        for array in found:
+            owners = [number for number in wanted.get(id(array), ()) if suspects[number].runs.of(array) is not None]
+            for number in owners:
+                members[number].append(len(targets))
+            if owners:
+                targets.append(array)
+        array = None
+        shared = shared_storages(found, targets, tracker)
+        found.clear()
+        groups = {id(targets[place]): number for number, places in enumerate(members) for place in places}
+        budget = Budget(SEARCH_STEPS + STEPS_A_TEST * len(set(groups.values())))
+        explanations: Sequence[Explanation] = ()
+        if targets:
+            explanations = explain_crowd(
+                targets,
+                ignore={id(targets)},
+                remember=knowledge.roots.remember,
+                budget=budget,
+                frameworks=tracker.frameworks.reference_finders(),
+                groups=groups,
+            )
+        for one, places in zip(suspects, members, strict=True):
+            one.search_cut = SEARCH_CUT if budget.spent else ""
+            one.take([targets[i] for i in places], [explanations[i] for i in places], shared)
+        targets.clear()
 
 
 def _leftovers(lefts: Iterable[Left]) -> Iterable[Leftover]:

@@ -9,21 +9,17 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_gpuleak.adapters.arrays import array_types, select_arrays
-from pytest_gpuleak.engine.describe import SEARCH_CUT, described
-from pytest_gpuleak.engine.holders import explain_together, search_budget, shared_storages
+from pytest_gpuleak.engine.describe import described
+from pytest_gpuleak.engine.holders import search_together
 from pytest_gpuleak.engine.judge.arrays import conclude, judge
 from pytest_gpuleak.engine.limits import MOST_ARRAYS_WAITING, MOST_WAITING
 from pytest_gpuleak.engine.stages import ACCOUNT, EXPLAIN_LATE
-from pytest_gpuleak.heap.collector import get_objects
-from pytest_gpuleak.heap.referrers import PausedCollector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytest_gpuleak.engine.holders import Holders
     from pytest_gpuleak.engine.run_tracker import RunTracker
-    from pytest_gpuleak.engine.runs import Runs
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.model.evidence import Evidence
     from pytest_gpuleak.model.findings import Finding, Judged
@@ -51,7 +47,6 @@ class Waiting(NamedTuple):
     how: Judged
     described: tuple[Finding, ...]
     of_arrays: int
-    runs: Runs
     holders: Holders
     evidence: Callable[[], Evidence]
 
@@ -72,7 +67,7 @@ class LateSearch:
     @property
     def is_due(self) -> bool:
         """Whether so much waits that it is to be explained now."""
-        arrays = sum(len(one.runs.living()) for one in self._waiting) if len(self._waiting) > 1 else 0
+        arrays = sum(len(one.holders.runs.living()) for one in self._waiting) if len(self._waiting) > 1 else 0
         return len(self._waiting) >= MOST_WAITING or arrays >= MOST_ARRAYS_WAITING
 
     def take(self, waiting: Waiting) -> None:
@@ -105,36 +100,12 @@ class LateSearch:
         return findings
 
     def _search(self, waiting: Sequence[Waiting]) -> None:
-        tracker = self._tracker
-        with tracker.detector.whole_heap(), PausedCollector():
-            for one in waiting:
-                one.runs.poll("count")
-            found = select_arrays(get_objects(), array_types(tracker.guarded_arrays))
-            wanted: dict[int, list[int]] = {}
-            for number, one in enumerate(waiting):
-                for left in one.runs.living():
-                    wanted.setdefault(left.held.reading.identity, []).append(number)
-            targets: list[object] = []
-            members: list[list[int]] = [[] for _ in waiting]
-            for array in found:
-                owners = [n for n in wanted.get(id(array), ()) if waiting[n].runs.of(array) is not None]
-                for number in owners:
-                    members[number].append(len(targets))
-                if owners:
-                    targets.append(array)
-            array = None
-            shared = shared_storages(found, targets, tracker)
-            found.clear()
-            groups = {id(targets[place]): number for number, places in enumerate(members) for place in places}
-            budget = search_budget(len(set(groups.values())))
-            explanations = explain_together(targets, tracker, self._knowledge.roots, budget, groups)
-            for one, places in zip(waiting, members, strict=True):
-                one.holders.search_cut = SEARCH_CUT if budget.spent else ""
-                one.holders.take([targets[i] for i in places], [explanations[i] for i in places], shared)
-            targets.clear()
+        for one in waiting:
+            one.holders.runs.poll("count")
+        search_together([one.holders for one in waiting], self._tracker, self._knowledge)
         for one in waiting:
             with self._knowledge.safeguards.guard(ACCOUNT, one.nodeid):
-                one.runs.note_leftovers(self._knowledge.left_behind, one.nodeid)
+                one.holders.runs.note_leftovers(self._knowledge.left_behind, one.nodeid)
 
     def _judged_safely(self, one: Waiting) -> tuple[Verdict, tuple[Finding, ...]]:
         with self._knowledge.safeguards.guard(EXPLAIN_LATE, one.nodeid):

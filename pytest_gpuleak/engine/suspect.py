@@ -297,8 +297,8 @@ class SuspectCheck:
         ]
         if self._holders.waits and self._knowledge.late is not None:
             evidence.close()
-            parts = self._runs, self._holders, evidence.of_arrays
-            self._knowledge.late.take(Waiting(nodeid, self._policy, how, tuple(told), len(of_arrays), *parts))
+            waiting = Waiting(nodeid, self._policy, how, tuple(told), len(of_arrays), self._holders, evidence.of_arrays)
+            self._knowledge.late.take(waiting)
         return tuple(told) if self._known is None else (*told, *self._known.findings)
 
     def _named(self) -> tuple[Finding, ...]:

@@ -7,7 +7,7 @@ import re
 from collections import Counter, defaultdict, deque
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.engine.judge.replacements import compare, form_of, place_of, root_and_form, stem_of
+from pytest_gpuleak.engine.judge.replacements import compare, device_of, form_of, place_of, root_and_form, stem_of
 from pytest_gpuleak.model.findings import FREED
 
 if TYPE_CHECKING:
@@ -160,10 +160,6 @@ def _place_and_form(survivor: Survivor) -> Any:
     return place_of(survivor), form_of(survivor)
 
 
-def _device(survivor: Survivor) -> Any:
-    return survivor.reading.device
-
-
 def _growing_places(
     additions: Sequence[dict[Root, list[Survivor]]],
     growing: Iterable[Root],
@@ -193,7 +189,7 @@ def _with_lines(
     """
     keys: tuple[Key, ...] = (
         lambda survivor: (survivor.pattern, form_of(survivor)),
-        *(() if by_place_alone else (lambda survivor: survivor.pattern, form_of, _device)),
+        *(() if by_place_alone else (lambda survivor: survivor.pattern, form_of, device_of)),
     )
     lines: list[dict[Any, Survivor]] = [{} for _ in keys]
     for addition in additions:

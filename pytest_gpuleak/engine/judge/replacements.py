@@ -122,7 +122,7 @@ def match_replacements(
 def match_any(dead: Sequence[int], new: Sequence[int], survivors: Sequence[Survivor]) -> dict[int, int]:
     """Match new survivors to dead ones on the same device, whatever their sizes: a slot may take data of another size."""
     matched: dict[int, int] = {}
-    _match_by(_device, dead, new, survivors, matched)
+    _match_by(device_of, dead, new, survivors, matched)
     return matched
 
 
@@ -171,5 +171,6 @@ def _size(survivor: Survivor) -> Any:
     return survivor.reading.device, survivor.reading.storage_bytes
 
 
-def _device(survivor: Survivor) -> Any:
+def device_of(survivor: Survivor) -> Any:
+    """Return the device."""
     return survivor.reading.device

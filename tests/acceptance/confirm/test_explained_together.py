@@ -244,7 +244,7 @@ def test_a_search_that_fails_costs_the_holders_alone(run: Runner, monkeypatch: p
     def fail(*_: object) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(importlib.import_module("pytest_gpuleak.engine.late"), "explain_together", fail)
+    monkeypatch.setattr(importlib.import_module("pytest_gpuleak.engine.late"), "search_together", fail)
     found = run(LEAKS)
     assert set(found.verdicts.values()) == {"leaked"}
     assert "a fault of ours" in holders(found)[0]
