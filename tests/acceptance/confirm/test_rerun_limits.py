@@ -118,19 +118,53 @@ def test_the_limit_is_told_by_the_policy_and_the_first_run_alone(monkeypatch: py
 @pytest.mark.parametrize(
     "second",
     [
-        "JOBS.get(); JOBS.get()",
-        "thread = threading.Thread(target=time.sleep, args=(60,), daemon=True); thread.start(); thread.join()",
-        "signal.setitimer(signal.ITIMER_REAL, 90); time.sleep(60)",
-        "signal.signal(signal.SIGALRM, lambda *_: None); signal.alarm(90); time.sleep(60)",
-        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM, signal.SIGINT}); time.sleep(60)",
         "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n                while True: pass",
         "[signal.signal(number, signal.SIG_DFL) for number in range(34, 64)]\n                while True: pass",
         "request.getfixturevalue('capfd')\n                while True: print('more')",
     ],
-    ids=["queue", "join", "itimer", "alarm", "mask", "all-masked", "handlers-reset", "captured"],
+    ids=["all-masked", "handlers-reset", "captured"],
 )
-def test_a_re_run_that_waits_is_stopped(limited: Runner, second: str) -> None:
+def test_a_re_run_that_is_busy_is_stopped(limited: Runner, second: str) -> None:
     stopped(limited(suite(second)))
+
+
+@needs_signals
+def test_re_runs_that_wait_are_stopped(limited: Runner) -> None:
+    waits = {
+        "queue": "JOBS.get()",
+        "join": "thread = threading.Thread(target=time.sleep, args=(60,), daemon=True); thread.start(); thread.join()",
+        "itimer": "signal.setitimer(signal.ITIMER_REAL, 90); time.sleep(60)",
+        "alarm": "signal.signal(signal.SIGALRM, lambda *_: None); signal.alarm(90); time.sleep(60)",
+        "mask": "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM, signal.SIGINT}); time.sleep(60)",
+    }
+    found = limited(
+        """
+        import queue, signal, threading, time
+        KEPT, RUNS, JOBS = [], set(), queue.Queue()
+        """
+        + "".join(
+            f"""
+        def test_{name}():
+            if "{name}" in RUNS:
+                {wait}
+            RUNS.add("{name}")
+            KEPT.append(Buffer(100))
+
+        def test_after_{name}(tmp_path, capsys):
+            print("heard")
+            assert capsys.readouterr().out == "heard\\n"
+            KEPT.append(Buffer(9))
+        """
+            for name, wait in waits.items()
+        )
+    )
+    for name in waits:
+        finding = found.finding(f"test_{name}")
+        assert (found.verdicts[f"test_{name}"], finding["kind"]) == ("noted", "unconfirmed"), name
+        assert finding["why_unconfirmed"].startswith("the re-run took longer than "), name
+        assert found.verdicts[f"test_after_{name}"] == "leaked", name
+    assert (found.report["incomplete"], found.result.ret) == (None, 1)
+    found.result.assert_outcomes(passed=2 * len(waits))
 
 
 @pytest.mark.parametrize("where", ["setup", "teardown", "both"])
@@ -166,30 +200,38 @@ def test_fixtures_that_wait_in_the_re_run(limited: Runner, where: str) -> None:
     found.result.assert_outcomes(passed=4)
 
 
-@pytest.mark.parametrize("error", ["SystemExit", "GeneratorExit", "BaseException", "ValueError"])
-def test_a_fixture_that_raises_in_the_re_run_is_set_up_for_the_next_test(limited: Runner, error: str) -> None:
+def test_a_fixture_that_raises_in_the_re_run_is_set_up_for_the_next_test(limited: Runner) -> None:
+    errors = ("SystemExit", "GeneratorExit", "BaseException", "ValueError")
     found = limited(
-        f"""
-        import pytest
-        KEPT, TORN_DOWN = [], []
+        """
+        import builtins, pytest
+        KEPT, RUNS, TORN_DOWN = [], set(), []
 
         @pytest.fixture(autouse=True)
         def once(request):
-            request.addfinalizer(lambda: TORN_DOWN.append(request.node.name))
-            if KEPT and request.node.name == "test_it":
-                raise {error}
-
-        def test_it():
+            name = request.node.name
+            request.addfinalizer(lambda: TORN_DOWN.append(name))
+            if name in RUNS:
+                raise getattr(builtins, name.removeprefix("test_"))
+        """
+        + "".join(
+            f"""
+        def test_{error}(request):
+            RUNS.add(request.node.name)
             KEPT.append(Buffer(100))
 
-        def test_next():
-            assert TORN_DOWN.count("test_it") == 2
+        def test_next_of_{error}():
+            assert TORN_DOWN.count("test_{error}") == 2
             KEPT.append(Buffer(100))
         """
+            for error in errors
+        )
     )
-    assert found.verdicts == {"test_it": "noted", "test_next": "leaked"}
-    assert found.finding("test_it")["why_unconfirmed"] == "the re-run failed in setup"
-    found.result.assert_outcomes(passed=2)
+    for error in errors:
+        assert found.verdicts[f"test_{error}"] == "noted"
+        assert found.finding(f"test_{error}")["why_unconfirmed"] == "the re-run failed in setup"
+        assert found.verdicts[f"test_next_of_{error}"] == "leaked"
+    found.result.assert_outcomes(passed=2 * len(errors))
 
 
 @needs_mutex
