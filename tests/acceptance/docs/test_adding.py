@@ -57,6 +57,15 @@ def follow(block: Block, folder: Path) -> None:
         path.write_text(block.text, encoding="utf-8")
 
 
+def follow_tests(recipe: str, folder: Path) -> list[str]:
+    """Write the tests of a recipe, and return their paths."""
+    tests = [block for block in BLOCKS if block.recipe == recipe and block.path.startswith("tests/")]
+    assert tests
+    for block in tests:
+        follow(block, folder)
+    return [block.path for block in tests]
+
+
 def changed(text: str, change: str) -> str:
     """Change a file's text as the parts of a ``diff`` block say, each at the one place where it fits."""
     for part in change.split("@@\n"):
@@ -87,19 +96,24 @@ def run_tests(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipe_works_and_its_test_fails_without_it(tmp_path: Path, recipe: str) -> None:
+def test_without_what_a_recipe_adds_its_test_fails(tmp_path: Path) -> None:
     copy_package(tmp_path)
-    blocks = [block for block in BLOCKS if block.recipe == recipe]
-    tests = [block for block in blocks if block.path.startswith("tests/")]
-    assert tests
-    for block in tests:
-        follow(block, tmp_path)
-    paths = [block.path for block in tests]
-    without = run_tests(tmp_path, *paths)
-    assert without.returncode in (1, 2), without.stdout + without.stderr
-    for block in blocks:
-        if block not in tests:
+    paths = {recipe: follow_tests(recipe, tmp_path) for recipe in RECIPES}
+    done = run_tests(
+        tmp_path, "-rfE", "--continue-on-collection-errors", *[path for each in paths.values() for path in each]
+    )
+    failed = set(re.findall(r"^(?:FAILED|ERROR) ([^\s:]+)", done.stdout, re.MULTILINE))
+    for recipe, its_paths in paths.items():
+        assert failed & set(its_paths), f"{recipe}:\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_works(tmp_path: Path, recipe: str) -> None:
+    copy_package(tmp_path)
+    paths = follow_tests(recipe, tmp_path)
+    for block in BLOCKS:
+        if block.recipe == recipe and block.path not in paths:
             follow(block, tmp_path)
     done = run_tests(tmp_path, *paths)
     assert done.returncode == 0, done.stdout + done.stderr
