@@ -255,6 +255,7 @@ class LeakCheck:
         if self.devices.lost is not None:
             return self.attempts.give_up(item, self.devices.lost.reason)
         self._end_in_agents()
+        self._item = None
         release_values(item, self._log_handlers, tracker.counters.values_let_go)
         growth = tracker.counters.end(lambda: tracker.least_host_growth(attempt.policy))
         lost = self.devices.why_unchecked("during", attempt.nodeid)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
+import select
 import weakref
-from multiprocessing import connection
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -290,9 +291,12 @@ class Agents:
         self._listener.close()
 
 
-def wait(opened: Sequence[Any], seconds: float) -> list[Any]:
-    """Return those with a descriptor that can be read, by a poll: a run may have more descriptors than a select takes."""
-    return connection.wait(opened, seconds)
+def wait(opened: Sequence[Listener | Connection], seconds: float) -> set[int]:
+    """Return the descriptors that can be read, by a poll: a run may have more descriptors than a select takes."""
+    poller = select.poll()
+    for one in opened:
+        poller.register(one.fileno(), select.POLLIN)
+    return {descriptor for descriptor, _ in poller.poll(math.ceil(seconds * 1000))}
 
 
 def _call(function: Callable[[], None] | None) -> None:
