@@ -146,5 +146,8 @@ class Agent:
 def _encode(found: Finding) -> dict[str, Any]:
     from pytest_gpuleak.model.finding_codec import encode_finding
 
+    judged = found.judged
+    if judged is not None and judged.why_no_line:
+        judged = dataclasses.replace(judged, why_no_line=NOT_TRACED)
     why = None if found.why_line_unknown is None else NOT_TRACED
-    return encode_finding(dataclasses.replace(found, why_line_unknown=why))
+    return encode_finding(dataclasses.replace(found, why_line_unknown=why, judged=judged))

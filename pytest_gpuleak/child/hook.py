@@ -109,13 +109,8 @@ class Entry:
         self.socket.connect(run.socket)
         self.socket.settimeout(None)
         # At once, before the process does anything: the run then knows of it, however busy its threads are.
-        argv = sys.argv[:8] or list(getattr(sys, "orig_argv", ()))[:8]
-        parts = (
-            f'"op": "hello", "pid": {os.getpid()}',
-            f'"name": {_quoted(name)}',
-            f'"version": {_quoted(_version())}',
-        )
-        self.socket.sendall(f'{{{", ".join(parts)}, "argv": [{", ".join(map(_quoted, argv))}]}}\n'.encode())
+        greeting = f'"op": "hello", "pid": {os.getpid()}, "name": {_quoted(name)}, "version": {_quoted(_version())}'
+        self.socket.sendall(f"{{{greeting}}}\n".encode())
         self.thread: threading.Thread = threading.Thread(target=self._serve, name="gpuleak-agent", daemon=True)
         self.thread.start()
         # A daemon thread that imports while the interpreter ends crashes it.
@@ -315,7 +310,7 @@ except Exception as error:
         run.settimeout(1)
         run.connect(os.environ[{env!r}].split(chr(10))[0])
         why = "pytest-gpuleak cannot be loaded there (" + type(error).__name__ + ")"
-        hello = dict(op="hello", pid=os.getpid(), name={name!r}, argv=[], version="", why=why)
+        hello = dict(op="hello", pid=os.getpid(), name={name!r}, version="", why=why)
         run.sendall(json.dumps(hello).encode() + b"\\n")
         run.close()
     except Exception:

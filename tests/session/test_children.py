@@ -75,7 +75,7 @@ class FakeAgent:
         self.socket.connect(os.environ[hook.ENV].split("\n")[0])
         self._answer = answer
         self.asked: list[str] = []
-        self.send({"op": "hello", "pid": 7, "name": "Engine", "argv": ["a"], "version": __version__, **greeting})
+        self.send({"op": "hello", "pid": 7, "name": "Engine", "version": __version__, **greeting})
         self.thread = threading.Thread(target=self._serve)
         self.thread.start()
 
@@ -101,6 +101,7 @@ class FakeAgent:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    monkeypatch.setattr(agents_module, "name_and_command", lambda _: ("python", "python -m engine"))
     monkeypatch.setattr(agents_module, "ANSWER_S", 0.2)
     monkeypatch.setattr(agents_module, "START_S", 0.2)
     monkeypatch.setattr(agents_module, "JUDGE_S", 0.2)
@@ -132,7 +133,7 @@ def growing(message: dict[str, Any]) -> list[Any]:
 def test_a_suspect_is_run_again_and_its_finding_has_the_process(run: Run) -> None:
     agent = run.agent(growing)
     (found,) = run.test()
-    assert (found.failed, found.process) == (True, HelperProcess(7, "Engine", "a"))
+    assert (found.failed, found.process) == (True, HelperProcess(7, "Engine", "python -m engine"))
     assert (agent.asked, run.agents_.unchecked, run.told) == (["begin", "end", "ran"], [], [])
 
 

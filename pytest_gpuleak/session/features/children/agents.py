@@ -10,6 +10,7 @@ import weakref
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pytest_gpuleak.adapters.processes.facts import name_and_command
 from pytest_gpuleak.child.messages import encode_policy
 from pytest_gpuleak.model.version import __version__
 from pytest_gpuleak.session.features.children.connection import is_running
@@ -117,8 +118,9 @@ class Agents:
             for one in self._all:
                 if one.process is None:
                     one.read()
-                if one.owner is None:  # a list of processes may be older than the greeting
                     self._greet(one)
+                if one.owner is None:  # a list of processes may be older than the greeting
+                    self._find_owner(one)
             known = {one.process.pid for one in self._all if one.process is not None}
             expected[:] = [pid for pid in expected if pid not in known and is_running(pid)]
             self._drop_ended()
@@ -134,16 +136,22 @@ class Agents:
             wait([self._listener, *silent], min(left, 0.05))  # a process may end without a greeting
 
     def _greet(self, new: Connection) -> None:
-        if new.process is None or new.ended:
+        if new.process is None:
             return
-        pid = new.process.pid
-        new.owner = next((owner for process, owner in self._processes.owned().items() if process.pid == pid), None)
-        if new.owner is not None:
-            new.process = dataclasses.replace(new.process, fixture=self._processes.name_of(new.owner))
+        name, command = name_and_command(new.process.pid)
+        new.process = dataclasses.replace(new.process, name=new.process.name or name, command=command)
         if new.version != __version__:
             new.end(
                 new.refusal or f"it has pytest-gpuleak {new.version or 'of another release'}, the run {__version__}"
             )
+
+    def _find_owner(self, one: Connection) -> None:
+        if one.process is None:
+            return
+        pid = one.process.pid
+        one.owner = next((owner for process, owner in self._processes.owned().items() if process.pid == pid), None)
+        if one.owner is not None:
+            one.process = dataclasses.replace(one.process, fixture=self._processes.name_of(one.owner))
 
     def _drop_ended(self) -> None:
         for one in self._all:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from contextlib import suppress
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import socket
 
 NAME_LIMIT = 80
-COMMAND_LIMIT = 200
+TEXT_LIMIT = 200
 
 
 class Connection:
@@ -99,19 +100,13 @@ class Connection:
         """Tell whether a message was about the process itself."""
         op, name = message.get("op"), _text(message.get("name"), NAME_LIMIT)
         if op == "hello":
-            argv = message.get("argv")
-            argv = [part for part in argv if isinstance(part, str)] if isinstance(argv, list) else []
             pid = message.get("pid")
-            command = _text(" ".join(argv), COMMAND_LIMIT)
-            program = os.path.basename(argv[0]) if argv else ""  # noqa: PTH119 - any text
-            self.version, self.refusal = _text(message.get("version"), 40), _text(message.get("why"), COMMAND_LIMIT)
-            self.process = HelperProcess(
-                pid if type(pid) is int else 0, name or _text(program, NAME_LIMIT) or "a process", command
-            )
+            self.version, self.refusal = _text(message.get("version"), 40), _text(message.get("why"), TEXT_LIMIT)
+            self.process = HelperProcess(pid if type(pid) is int else 0, name)
         elif op == "named" and self.process is not None and name:
-            self.process = HelperProcess(self.process.pid, name, self.process.command, self.process.fixture)
+            self.process = dataclasses.replace(self.process, name=name)
         elif op == "bye":
-            self.end(_text(message.get("why"), COMMAND_LIMIT))
+            self.end(_text(message.get("why"), TEXT_LIMIT))
         return op in ("hello", "named", "bye")
 
     def end(self, why: str = "") -> None:
