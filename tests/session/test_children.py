@@ -187,6 +187,12 @@ def test_an_agent_that_ends_is_left_out_with_one_line(run: Run, answer: Any, tol
     assert run.agents_.unchecked == []
 
 
+def test_an_agent_that_never_judges_is_not_served_for_ever(run: Run) -> None:
+    agent = run.agent(lambda message: [{"op": "ready", "seq": 1}] if message["op"] == "ran" else growing(message))
+    assert run.test() == ()
+    assert agent.asked.count("ran") == Policy().confirm + agents_module.MOST_FURTHER_RERUNS + 1
+
+
 def test_a_finding_that_is_none_leaves_the_test_unchecked(run: Run) -> None:
     run.agent(lambda message: [{"op": "judged", "seq": 1, "findings": [{"kind": "growing"}, 4]}] if message["op"] == "ran"
               else growing(message))  # fmt: skip

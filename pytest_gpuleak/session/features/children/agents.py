@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_gpuleak.adapters.processes.facts import name_and_command
 from pytest_gpuleak.child.messages import encode_policy
+from pytest_gpuleak.engine.subject import RerunResult
 from pytest_gpuleak.model.version import __version__
 from pytest_gpuleak.session.features.children.connection import is_running
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
-    from pytest_gpuleak.engine.subject import RerunResult
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.session.features.children.connection import Connection
@@ -35,6 +35,10 @@ START_S = 15.0
 
 JUDGE_S = 60.0
 """Seconds in which an agent must be ready for a re-run, or have judged: the search of a large heap takes some."""
+
+
+MOST_FURTHER_RERUNS = 10
+"""Re-runs that an agent may ask for beyond those that the policy has: the engine asks for few, a broken agent for any number."""
 
 
 class Processes(Protocol):
@@ -68,6 +72,8 @@ class Agents:
     def begin(self, policy: Policy) -> None:
         """Begin a test in every process that has an agent."""
         self.unchecked, self._policy, self._following = [], policy, True
+        for one in self._suspects:  # the run could not judge the last test
+            one.late = True
         self._suspects, self._findings = [], []
         self._begin()
 
@@ -215,7 +221,8 @@ class Agents:
                     self._note_unchecked(one, f"it did not answer within {ANSWER_S:g} s")
             elif answer.get("judging"):
                 self._suspects.append(one)
-            elif answer.get("suspect") and one not in own:
+            elif answer.get("suspect") and one not in own and not one.grew_alone:
+                one.grew_alone = True
                 self._tell(f"{one.text} grew in {nodeid}, which does not use its fixture: no test is blamed")
 
     def ready(self) -> list[Connection]:
@@ -274,8 +281,14 @@ class Agents:
 
     def confirm(self, run_again: Callable[[], RerunResult]) -> tuple[Finding, ...]:
         """Run the test again as often as agents ask for it, and return what they have found."""
-        while ready := self.ready():
+        wanted = 0 if self._policy is None else self._policy.confirm
+        for _ in range(wanted + MOST_FURTHER_RERUNS):
+            if not (ready := self.ready()):
+                break
             self.ran(ready, run_again())
+        else:
+            self.ran(self.ready(), RerunResult(passed=False, why="it was run again too often"))
+            self.ready()
         return self.findings()
 
     @property

@@ -41,6 +41,8 @@ class Connection:
         self.begun = False
         """Whether it follows the running test."""
         self.loaded = False
+        self.grew_alone = False
+        """Whether it was told that the process grows in tests that do not use its fixture."""
         self.late = False
         """Whether an answer is due for longer than a run waits."""
 
