@@ -1,0 +1,133 @@
+"""How an agent comes into a process, and that the process does not notice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuleak.child import hook
+from pytest_gpuleak.child.messages import MOST_BYTES, Lines
+from pytest_gpuleak.model.version import __version__
+
+if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Iterator
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="agents connect by a socket of POSIX systems")
+
+GENERAL = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+TEXTS = st.text(st.characters(codec=None))
+MESSAGES = st.lists(st.dictionaries(TEXTS, st.none() | st.booleans() | TEXTS, max_size=3), max_size=5)
+
+
+@pytest.fixture
+def listening(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    path = str(tmp_path_factory.mktemp("s") / "s")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+        listening.settimeout(20)
+        monkeypatch.setenv(hook.ENV, hook.Run(path, "/root", "1", __version__).text)
+        yield listening
+
+
+@GENERAL
+@given(TEXTS)
+def test_a_greeting_is_json_whatever_the_name(name: str) -> None:
+    assert json.loads(hook._quoted(name)) == json.loads(json.dumps(name))
+
+
+@GENERAL
+@given(MESSAGES, st.integers(1, 50))
+def test_messages_arrive_however_they_are_cut(messages: list[object], size: int) -> None:
+    sent = b"".join(json.dumps(message).encode() + b"\n" for message in messages)
+    lines = Lines()
+    assert [one for at in range(0, len(sent), size) for one in lines.add(sent[at : at + size])] == messages
+
+
+def test_what_never_ends_does_not_fill_the_memory() -> None:
+    with pytest.raises(ValueError, match="without an end"):
+        Lines().add(bytes(MOST_BYTES + 1))
+
+
+@pytest.mark.parametrize(
+    ("command", "left_out"),
+    [
+        (["python", "server.py"], False),
+        (["python", "-m", "uvicorn", "app:app"], False),
+        (
+            ["python", "-c", "from multiprocessing.spawn import spawn_main; spawn_main()", "--multiprocessing-fork"],
+            False,
+        ),
+        (["python", "-c", "from multiprocessing.resource_tracker import main;main(5)"], True),
+        (["python", "-c", "from multiprocessing.forkserver import main; main(5)"], True),
+        (["/v/bin/python", "/v/bin/pytest", "tests"], True),
+        (["python", "-m", "pytest"], True),
+        (["python", "-u", "-c", "import sys;exec(eval(sys.stdin.readline()))"], True),
+        (["python", "/torch/_inductor/compile_worker/__main__.py"], True),
+    ],
+)
+def test_which_processes_have_no_agent(command: list[str], left_out: bool) -> None:
+    assert hook.is_left_out(command) is left_out
+
+
+@posix
+def test_a_child_without_the_package_says_so_and_goes_on(listening: socket.socket) -> None:
+    data = pickle.dumps({"gpuleak": hook.Stowaway("Engine {0}"), "name": "x"})
+    text = "import pickle, sys; assert pickle.load(sys.stdin.buffer) == {'gpuleak': None, 'name': 'x'}"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", text], input=data, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    connection, _ = listening.accept()
+    with connection, connection.makefile() as lines:
+        greeting = json.loads(lines.readline())
+    assert (greeting["name"], greeting["why"]) == (
+        "Engine {0}",
+        "pytest-gpuleak cannot be loaded there (ModuleNotFoundError)",
+    )
+
+
+@posix
+@pytest.mark.parametrize("run", ["gone\n/root\n1\n0", "", "one line", f"{os.sep}" * 300 + "\n/root\n1\n0"])
+@pytest.mark.parametrize("flags", [[], ["-I"], ["-E"]])
+def test_a_process_whose_run_is_gone_starts_as_ever(run: str, flags: list[str]) -> None:
+    text = "from pytest_gpuleak.child.hook import start_at_site; start_at_site(); print('done')"
+    path = f"import sys; sys.path.insert(0, {os.path.dirname(os.path.dirname(hook.__file__))!r} + '/..'); {text}"  # noqa: PTH120
+    done = subprocess.run(
+        [sys.executable, *flags, "-c", path],
+        env={**os.environ, hook.ENV: run},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+@posix
+def test_a_process_that_closes_all_descriptors_keeps_its_own_files(
+    listening: socket.socket, tmp_path: pathlib.Path
+) -> None:
+    run = hook.current_run()
+    assert run is not None
+    entry = hook.Entry(run, "")
+    connection, _ = listening.accept()
+    number = entry.socket.fileno()
+    os.close(number)  # as a daemon does
+    with (tmp_path / "users").open("wb") as own:
+        assert own.fileno() == number
+        with pytest.raises(OSError, match="has closed the connection"):
+            entry.send(op="bye")
+        connection.close()
+        entry.thread.join(10)
+    assert (tmp_path / "users").read_bytes() == b""
+    with contextlib.suppress(OSError):
+        entry.leave()
