@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import pytest_gpuleak.child
-
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
 
@@ -163,7 +161,7 @@ def test_trouble_costs_a_verdict_in_that_process_and_blames_nobody(run: Runner) 
 
 
 def test_a_process_of_subprocess_comes_in_by_the_file_beside_the_package(run: Runner, tmp_path: pathlib.Path) -> None:
-    pth = pathlib.Path(pytest_gpuleak.child.__file__).with_name("pytest_gpuleak.pth")
+    pth = pathlib.Path(__file__).parents[3] / "pytest_gpuleak/child/pytest_gpuleak.pth"
     (tmp_path / pth.name).write_bytes(pth.read_bytes())
     server = f"""
         import site, sys
