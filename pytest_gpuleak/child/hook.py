@@ -103,6 +103,7 @@ class Entry:
         self.socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         os.set_inheritable(self.socket.fileno(), False)
         self._place = _place_of(self.socket.fileno())
+        self._ends = False
         self.paused = False
         """Whether the agent has paused automatic collections, which a fork would inherit."""
         self.socket.settimeout(CONNECT_S)
@@ -129,7 +130,12 @@ class Entry:
         return self.socket.recv(1 << 16)
 
     def _check_place(self) -> None:
-        """Raise OSError where the process has closed our descriptor, whose number may now be that of a file of its own."""
+        """Raise OSError where the process has closed our descriptor, whose number may now be that of a file of its own.
+
+        Also where it ends: what it is asked then is not begun.
+        """
+        if self._ends:
+            raise OSError("the process ends")
         if _place_of(self.socket.fileno()) != self._place:
             self.socket.detach()
             raise OSError("the process has closed the connection")
@@ -144,6 +150,7 @@ class Entry:
         """End the connection, for which neither the thread nor the run waits any more."""
         try:
             self._check_place()
+            self._ends = True
             self.socket.shutdown(2)
         except OSError:
             pass
@@ -154,6 +161,7 @@ class Entry:
             import gc
 
             gc.enable()
+        self._ends = False
         try:
             self._check_place()
             os.close(self.socket.detach())
