@@ -105,7 +105,7 @@ OPTIONS = (
     Option("peaks_baseline", "file", "PATH", "off",
            "the file of peaks to hold to: a test whose peak has grown fails, and says what grew", "peaks_baseline"),
     Option("peaks_tolerance", "percent", "PERCENT", "",
-           "by how much a peak may grow, in place of what the file says (2%)", "peaks_tolerance"),
+           "by how many percent a peak may grow, in place of what the file says", "peaks_tolerance"),
     Option("update_peaks", "switch", "", "off", "write the peaks of this run into the file of peaks; they do not fail it",
            "update_peaks"),
     Option("report", "paths", "PATH", "",

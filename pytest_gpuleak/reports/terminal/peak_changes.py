@@ -70,4 +70,5 @@ def render_grown(change: PeakChange, file: str, tolerance: float) -> list[str]:
         f"PEAK GROWN: {format_bytes(new.bytes)} of {of}, {format_bytes(change.grown)} over the {format_bytes(old.bytes)} "
         f"of {clean_text(file, TEXT_LIMIT)} (tolerance {tolerance * 100:g} %)"
     )
-    return [head, "what grew:", *render_rows(change.rows)]
+    rows = render_rows(change.rows)
+    return [head, *(["what grew:", *rows] if rows else [])]

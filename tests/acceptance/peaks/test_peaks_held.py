@@ -175,7 +175,8 @@ def test_each_change_is_named_as_the_cause(
         record = report_of(pytester, file)[grown]
         assert [(one["kind"], one["failed"]) for one in record["findings"]] == [("budget", True)]
         assert (record["verdict"], record["outcome"]) == ("noted", "passed")
-        main(["diff", "old.json", file], standalone_mode=False)
+        with pytest.raises(SystemExit, match="1"):
+            main(["diff", "old.json", file], standalone_mode=False)
         told = pytest.LineMatcher(capsys.readouterr().out.splitlines())
         told.fnmatch_lines([f"PEAK GROWN test_it.py::{grown}", cause])
     assert (pytester.path / "gpu-peaks.toml").read_text(encoding="utf-8") == before
@@ -270,3 +271,82 @@ def test_no_verdict_depends_on_it(pytester: pytest.Pytester, monkeypatch: pytest
     assert found[0] == found[1]
     assert {"growing", "retained", "cycle"} <= {kind for _, _, leaks in found[0][0] for kind, *_ in leaks}
     assert all(test["peak"] for test in report["tests"])
+
+
+ON_DEVICE = """
+import os, pytest, torch
+from tests.support import simgpu
+simgpu.install()
+RUNS = []
+SIZE = float(os.environ["SIZE"])
+
+def block(size):
+    return torch.empty(int(size * 2**20), dtype=torch.uint8, device="simgpu:0")
+
+def test_light():
+    RUNS.append("light")
+    assert block(2) is not None
+
+def test_cpu():
+    RUNS.append("cpu")
+    assert torch.empty(64 << 20, dtype=torch.uint8) is not None
+
+def test_heavy():
+    RUNS.append("heavy")
+    kept = [block(SIZE), block(SIZE)]
+    assert kept
+
+@pytest.mark.gpu_leak(confirm=0)
+def test_not_again():
+    RUNS.append("again")
+    assert block(SIZE) is not None
+
+def test_runs():
+    print("RUNS", {name: RUNS.count(name) for name in RUNS})
+"""
+NOT_MEASURED = '\n[[peak]]\ntest = "test_it.py::test_not_again"\ndevice = "simgpu"\nbytes = 4194304\n'
+
+
+def test_on_a_device_its_counters_decide(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parents[3]))
+    pytester.makepyfile(test_it=ON_DEVICE)
+
+    def run(size: str, *options: str) -> Ran:
+        monkeypatch.setenv("SIZE", size)
+        result = pytester.runpytest_subprocess(*PLUGINS, "-s", *options)
+        return Ran(result.stdout, result.parseoutcomes(), int(result.ret))
+
+    ran = run("4", "--gpu-leak-peaks=1")
+    ran.out.fnmatch_lines(
+        [
+            "*RUNS {'light': 2, 'cpu': 1, 'heavy': 2, 'again': 1}*",
+            "gpu-leak: the peaks of the 1 heaviest test (on devices)",
+            "test_it.py::test_heavy",
+            "  peak of 8.0 MiB on simgpu:0, above what was there before",
+        ]
+    )
+    ran = run("4", HELD, "--gpu-leak-update-peaks")
+    ran.out.fnmatch_lines(
+        ["*gpu-leak: peaks of 1 test was not measured: *confirm is 0", "gpu-leak: peaks gpu-peaks.toml: 2 added, *"]
+    )
+    file = pytester.path / "gpu-peaks.toml"
+    file.write_text(file.read_text(encoding="utf-8") + NOT_MEASURED, encoding="utf-8")
+    ran = run("4", HELD)
+    assert ran.outcomes == {"passed": 5}
+    ran.out.fnmatch_lines(
+        [
+            "*RUNS {'light': 1, 'cpu': 1, 'heavy': 1, 'again': 1}*",
+            "*held to gpu-peaks.toml: 0 grown, 0 shrunk, 3 kept *",
+        ]
+    )
+    ran = run("16", HELD)
+    assert ran.outcomes["failed"] == 2
+    ran.out.fnmatch_lines(
+        [
+            "*RUNS {'light': 1, 'cpu': 1, 'heavy': 2, 'again': 1}*",
+            "PEAK GROWN: 32.0 MiB of simgpu, 24.0 MiB over the 8.0 MiB of gpu-peaks.toml (tolerance 2 %)",
+            "*+24.0 MiB  held  test_it.py:8 in block  2 x uint8 [[]4194304] -> 2 x uint8 [[]16777216]",
+            "PEAK GROWN: 16.0 MiB of simgpu, 12.0 MiB over the 4.0 MiB of gpu-peaks.toml (tolerance 2 %)",
+            "  not told: the test was not run again, since confirm is 0",
+        ]
+    )

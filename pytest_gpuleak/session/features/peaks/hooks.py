@@ -50,7 +50,7 @@ class PeakHooks:
         self._meter = meter
         self._number = number
         self._ratchet = ratchet
-        self._heaviest: list[int] = []
+        self._heaviest: dict[bool, list[int]] = {False: [], True: []}  # a heap of bytes; True: of CPU tensors
         self._tracker: RunTracker | None = None
         self._process = os.getpid()
         self._recorder: PeakRecorder | None = None
@@ -129,7 +129,7 @@ class PeakHooks:
 
     def _attach(self, report: pytest.TestReport) -> None:
         found: TestRecord | dict[str, Any] | None = getattr(report, RECORD_ATTRIBUTE, None)
-        if found is None or self._peak is None:
+        if found is None or (self._peak is None and self._finding is None):
             return
         finding, verdict = self._finding, found.verdict if isinstance(found, TestRecord) else found["verdict"]
         if finding is not None and verdict == "clean":
@@ -141,7 +141,8 @@ class PeakHooks:
         from pytest_gpuleak.model.finding_codec import encode_finding, encode_peak
 
         encoded = [] if finding is None else [encode_finding(finding)]
-        found.update(peak=encode_peak(self._peak), findings=[*found["findings"], *encoded], verdict=verdict)
+        peak = None if self._peak is None else encode_peak(self._peak)
+        found.update(peak=peak, findings=[*found["findings"], *encoded], verdict=verdict)
 
     def _tell(self, item: pytest.Item) -> dict[str, Any]:
         """Return what is known of a passed test's peak, after the re-run that is needed for it; empty: nothing is."""
@@ -156,43 +157,48 @@ class PeakHooks:
         if peak is None:
             if not why and (taken.bytes or wanted):
                 why = f"nothing records what fills the memory of {taken.device}"
-            return {"why": why} if why else {}
+            told = {} if ratchet is None else ratchet.compare_unexplained(item.nodeid, taken, why)
+            self._finding = None if ratchet is None else ratchet.finding_of(taken, None, told)
+            return told or ({"why": why} if why else {})
         if taken.bytes is None:
             taken = Taken(CPU, peak.bytes)
         told = {} if ratchet is None else ratchet.compare(item.nodeid, taken, peak)
-        if not (told or self._keep(taken)):
-            return {}
+        self._finding = None if ratchet is None else ratchet.finding_of(taken, peak, told)
+        return self._with_peak(told, taken, peak)
+
+    def _with_peak(self, told: dict[str, Any], taken: Taken, peak: Peak) -> dict[str, Any]:
+        """Return what is told with the peak, if it is among the heaviest so far."""
+        if not self._keep(taken):
+            self._peak = peak if told else None
+            return told
         from pytest_gpuleak.model.finding_codec import encode_peak
 
         self._peak = peak
-        self._finding = None if ratchet is None else ratchet.finding_of(taken, peak, told)
-        return {"device": taken.device, "bytes": taken.bytes, "peak": encode_peak(peak), **told}
+        return {**told, "peak": encode_peak(peak)}
 
     def _tell_of_budget(self, item: pytest.Item) -> dict[str, Any]:
         """Return the peak of a test over its budget, which was explained for that."""
         finding = item.stash.get(BUDGET_FINDING, None)
-        if finding is None or finding.peak is None or not self._keep(Taken(finding.device, finding.peak.bytes)):
+        if finding is None or finding.peak is None:
             return {}
-        from pytest_gpuleak.model.finding_codec import encode_peak
-
-        self._peak = finding.peak
-        return {"device": finding.device, "bytes": finding.peak.bytes, "peak": encode_peak(finding.peak)}
+        return self._with_peak({}, Taken(finding.device, finding.peak.bytes), finding.peak)
 
     def _is_heavy(self, taken: Taken) -> bool:
-        """Tell whether a test may be among the heaviest so far."""
+        """Tell whether a test may be among the heaviest so far, of those on devices or of the others."""
         if not self._number:
             return False
-        return taken.bytes is None or len(self._heaviest) < self._number or taken.bytes > self._heaviest[0]
+        heaviest = self._heaviest[taken.device == CPU]
+        return taken.bytes is None or len(heaviest) < self._number or taken.bytes > heaviest[0]
 
     def _keep(self, taken: Taken) -> bool:
         """Tell whether a test is among the heaviest so far, and count it as one of them."""
-        size = taken.bytes or 0
+        size, heaviest = taken.bytes or 0, self._heaviest[taken.device == CPU]
         if not self._number or not size:
             return False
-        if len(self._heaviest) < self._number:
-            heapq.heappush(self._heaviest, size)
+        if len(heaviest) < self._number:
+            heapq.heappush(heaviest, size)
             return True
-        return size > heapq.heappushpop(self._heaviest, size)
+        return size > heapq.heappushpop(heaviest, size)
 
     def _record(self, item: pytest.Item, taken: Taken) -> tuple[Peak | None, str]:
         """Run a test once more as for a failed budget, and return its peak, or why there is none; empty: nothing records it."""

@@ -63,7 +63,14 @@ class Ratchet:
             told["state"] = "shrunk"
         return told
 
-    def finding_of(self, taken: Taken, peak: Peak, told: dict[str, Any]) -> Finding | None:
+    def compare_unexplained(self, nodeid: str, taken: Taken, why: str) -> dict[str, Any]:
+        """Return the same for a test whose re-run gave no peak: what a device's counters have told stands."""
+        told = {} if self._updating or taken.bytes is None else self.compare(nodeid, taken, None)
+        if told.get("state") == "grown":
+            told["text"] += f"\n  not told: {why}"
+        return told
+
+    def finding_of(self, taken: Taken, peak: Peak | None, told: dict[str, Any]) -> Finding | None:
         """Make the report's finding of a peak that has grown; None for any other."""
         if told.get("state") != "grown":
             return None
