@@ -10,7 +10,7 @@ from pytest_gpuleak.adapters.protocol import Framework
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, PeakRecorder
+    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, HostBlocks, PeakRecorder
     from pytest_gpuleak.adapters.protocol import (
         AllocationHistory,
         ArrayFramework,
@@ -96,6 +96,14 @@ class Frameworks:
         """Return the first framework's recorder of peaks; None where none has one."""
         found = (framework.peak_recorder(is_user_file, device) for framework in self.members)
         return next((recorder for recorder in found if recorder is not None), None)
+
+    @contextlib.contextmanager
+    def counted_on_host(self, blocks: HostBlocks, lacks: list[str]) -> Iterator[None]:
+        """Count, within the context, what the frameworks allocate on the host beside Python and NumPy."""
+        with contextlib.ExitStack() as stack:
+            for framework in self.members:
+                stack.enter_context(framework.counted_on_host(blocks, lacks))
+            yield
 
     def pool_growth(self, grown: int) -> int:
         """Return how many of `grown` bytes, by which the heap has just grown, the frameworks' own pools may have taken."""

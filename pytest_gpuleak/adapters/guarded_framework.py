@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _OWN: Final = (
     "free_workspaces",
     "peak_recorder",
+    "counted_on_host",
     "pool_growth",
     "node_count",
     "counts_programs",

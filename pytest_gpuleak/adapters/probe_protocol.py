@@ -151,6 +151,16 @@ class Recorder(Protocol):
         """Return the growth of the re-run, which has ended and settled."""
 
 
+class HostBlocks(Protocol):
+    """Takes blocks of the host's memory that a framework's own code allocates, each by a number of the framework's."""
+
+    def add(self, number: int, size: int) -> None:
+        """Count a block; one that is known gets a new size."""
+
+    def remove(self, number: int) -> None:
+        """Count a block no more. One that is not known is ignored."""
+
+
 class PeakRecorder(Protocol):
     """Records, within the context, what fills the memory of a framework's devices and its host arrays. No end raises."""
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, PeakRecorder
+    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, HostBlocks, PeakRecorder
     from pytest_gpuleak.heap.budget import Budget
     from pytest_gpuleak.heap.hidden_references import Link
     from pytest_gpuleak.model.findings import Autograd, Contribution, Origin
@@ -409,6 +409,11 @@ class Framework(Protocol):
         """Return a recorder of what fills a `device` (None: any, and the host); None if it has no such device or recorder."""
         del is_user_file, device
         return None
+
+    def counted_on_host(self, blocks: HostBlocks, lacks: list[str]) -> AbstractContextManager[None]:
+        """Count, within the context, what it allocates on the host beside Python and NumPy; `lacks` says what is not counted."""
+        del blocks, lacks
+        return nullcontext()
 
     def pool_growth(self, grown: int) -> int:
         """Return how many of `grown` bytes, by which the heap has just grown, its own pool may have taken."""

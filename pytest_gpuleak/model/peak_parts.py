@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuleak.model.findings import PeakPart
 from pytest_gpuleak.model.source_files import shorten
-from pytest_gpuleak.model.text import format_bytes
+from pytest_gpuleak.model.text import count_of, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -183,6 +183,8 @@ def sum_of(peak: Peak, budget: int | None) -> str:
 
 
 def _form(row: PeakPart) -> str:
+    if not row.dtype:
+        return count_of(row.count, "block") + ("" if row.created is None else f" of line {row.created.line}")
     return f"{row.count} x {row.dtype} [{', '.join(map(str, row.shape))}]"
 
 

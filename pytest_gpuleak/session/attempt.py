@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
+    from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.helpers import HelperReading
@@ -27,6 +28,10 @@ ATTEMPTS: pytest.StashKey[AttemptLog] = pytest.StashKey()
 OUTCOME_WORDS: dict[Outcome, str] = {
     "failed": "failed", "skipped": "was skipped", "xfailed": "xfailed", "error": "erred",
 }  # fmt: skip
+
+
+TRACKER: pytest.StashKey[RunTracker] = pytest.StashKey()
+"""Key in the config's stash of the tracker of runs, where the leak check is on."""
 
 
 class Attempt:

@@ -82,10 +82,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     result = yield
     if not options.is_switched_off(config):
         default = _read_value(config, "max_mb")
-        if default is not None or _any_has_budget(items):
+        if default is not None or _any_has_budget(items, options.BUDGET_MARKER):
             from pytest_gpuleak.session.features.budgets.hooks import hold_to_budgets
 
             hold_to_budgets(config, items, default)
+        if _any_has_budget(items, options.HOST_BUDGET_MARKER):
+            from pytest_gpuleak.session.features.budgets.host import hold_to_host_budgets
+
+            hold_to_host_budgets(config, items)
         peaks = config.pluginmanager.get_plugin("gpuleak-peak-run")
         if peaks is not None and not config.option.collectonly:
             peaks.hold_tests()  # after the budgets, whose re-run may have told a test's peak
@@ -102,14 +106,14 @@ def _read_value(config: pytest.Config, name: str) -> Any:
     return read_value(config, name)
 
 
-def _any_has_budget(items: list[pytest.Item]) -> bool:
+def _any_has_budget(items: list[pytest.Item], marker: str) -> bool:
     """Tell whether a test, its class or module has the marker; each node is checked once."""
     seen: set[int] = set()
     for item in items:
         node: pytest.Item | pytest.Collector | None = item
         while node is not None and id(node) not in seen:
             seen.add(id(node))
-            if any(mark.name == options.BUDGET_MARKER for mark in node.own_markers):
+            if any(mark.name == marker for mark in node.own_markers):
                 return True
             node = node.parent
     return False

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 POLICY_MARKER = "gpu_leak"
 ALLOW_MARKER = "allow_gpu_leak"
 BUDGET_MARKER = "max_gpu_mb"
+HOST_BUDGET_MARKER = "max_host_mb"
 
 
 class Option:
@@ -118,6 +119,7 @@ _ARGUMENTS = ", ".join(f"{option.name}=..." for option in OPTIONS if option.mark
 MARKERS = (
     f"{POLICY_MARKER}({_ARGUMENTS}): what a test may leave behind",
     f"{BUDGET_MARKER}(mb, total=False, device=None, metric='allocated'): peak GPU memory, in MiB, that a test may add",
+    f"{HOST_BUDGET_MARKER}(mb): peak memory of Python, NumPy and torch on the host, in MiB, that a test may add",
     f"{ALLOW_MARKER}(reason=...): report what a test leaves behind, but do not fail it",
 )
 

@@ -17,7 +17,7 @@ from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.heap.collector import epochs_supported, installed
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 from pytest_gpuleak.reports.atomic_write import make_folders
-from pytest_gpuleak.session.attempt import ATTEMPTS, AttemptLog
+from pytest_gpuleak.session.attempt import ATTEMPTS, TRACKER, AttemptLog
 from pytest_gpuleak.session.ci import read_surroundings
 from pytest_gpuleak.session.closing import (
     CHECK_FAULTS_KEY,
@@ -132,7 +132,9 @@ class Session:
             settings.snapshots,
             notes_are_read=_are_notes_read(config, settings),
         )
-        tracker = RunTracker(shared_frameworks(config), self._safeguards, counters, driver, detector)
+        tracker = config.stash[TRACKER] = RunTracker(
+            shared_frameworks(config), self._safeguards, counters, driver, detector
+        )
         check = LeakCheck(tracker, knowledge, attempts, baseline, detailed=self._detailed)
         config.add_cleanup(check.stop)
         completeness = RunProgress()

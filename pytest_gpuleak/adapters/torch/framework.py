@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import ModuleType
 
-    from pytest_gpuleak.adapters.probe_protocol import PeakRecorder
+    from pytest_gpuleak.adapters.probe_protocol import HostBlocks, PeakRecorder
     from pytest_gpuleak.adapters.protocol import (
         AllocationHistory,
         OriginLog,
@@ -172,6 +172,12 @@ class TorchFramework(Framework):
         from pytest_gpuleak.adapters.torch.peak_mode import record_peak
 
         return record_peak(is_user_file, device)
+
+    def counted_on_host(self, blocks: HostBlocks, lacks: list[str]) -> AbstractContextManager[None]:
+        """Count the storages on the CPU, by a dispatch mode."""
+        from pytest_gpuleak.adapters.torch.host_storages import counted_storages
+
+        return counted_storages(blocks, lacks)
 
     def reference_finders(self) -> Sequence[ReferenceFinder]:
         """Return the finder of references in torch's C++ objects."""

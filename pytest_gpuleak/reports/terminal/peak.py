@@ -6,7 +6,7 @@ import html
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.model.peak_parts import sum_of
-from pytest_gpuleak.model.text import clean_text, format_bytes
+from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 from pytest_gpuleak.reports.terminal.lines import INDENT, TEXT_LIMIT
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ def _row(part: PeakPart) -> tuple[str, str, str, str, str]:
     if category == "inside":
         operator, _, note = note.partition(", ")
         category = f"inside {operator}"
-    cells = (f"{part.count} x {part.dtype} {_form(part.shape)}", category, note or made, part.module)
+    what = f"{part.count} x {part.dtype} {_form(part.shape)}" if part.dtype else count_of(part.count, "block")
+    cells = (what, category, note or made, part.module)
     first, category, place, module = (clean_text(cell, TEXT_LIMIT) for cell in cells)
     return format_bytes(part.bytes), first, category, place, module
 

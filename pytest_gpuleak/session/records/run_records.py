@@ -50,7 +50,14 @@ class RunRecords:
         if (
             self._clean is not None
             and record.verdict == "clean"
-            and not (record.faults or record.suspect_s or record.rerun or record.device_wait or record.peak)
+            and not (
+                record.findings
+                or record.faults
+                or record.suspect_s
+                or record.rerun
+                or record.device_wait
+                or record.peak
+            )
         ):
             self._clean.add(record)
         else:
@@ -78,7 +85,10 @@ class RunRecords:
                 suspect_s = {**record.suspect_s, **spent}
                 if verdict == "leaked" and record.verdict != "leaked":
                     self.passed_so_far.add(nodeid)
-                self.tests[index] = record._replace(verdict=verdict, findings=findings, suspect_s=suspect_s)
+                budgets = tuple(
+                    found for found in record.findings if found.kind == "budget"
+                )  # measured after the check
+                self.tests[index] = record._replace(verdict=verdict, findings=findings + budgets, suspect_s=suspect_s)
 
     def nodeids(self) -> set[str]:
         """Return the tests that have ended."""

@@ -129,6 +129,7 @@ def test_markers_are_declared(run_policy: RunPolicy) -> None:
                 "scan=...): *"
             ),
             "@pytest.mark.max_gpu_mb(mb, total=False, device=None, metric='allocated'): *",
+            "@pytest.mark.max_host_mb(mb): *",
             "@pytest.mark.allow_gpu_leak(reason=...): *",
         ]
     )

@@ -11,7 +11,7 @@ from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.text import count_of, format_bytes
 from pytest_gpuleak.session.config import values
 from pytest_gpuleak.session.config.values import SIZE, Kind, choice, show
-from pytest_gpuleak.session.options import BUDGET_MARKER
+from pytest_gpuleak.session.options import BUDGET_MARKER, HOST_BUDGET_MARKER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -86,36 +86,38 @@ def _parse_device(value: object) -> str | None:
     raise ValueError("not a device")
 
 
-_ARGUMENTS: dict[str, Kind] = {
-    "mb": SIZE,
-    "total": Kind("True or False", _parse_flag),
-    "device": Kind("a device such as 'cuda:1', or a kind such as 'cuda'", _parse_device),
-    "metric": choice("allocated", "reserved"),
+_ARGUMENTS: dict[str, dict[str, Kind]] = {
+    BUDGET_MARKER: {
+        "mb": SIZE,
+        "total": Kind("True or False", _parse_flag),
+        "device": Kind("a device such as 'cuda:1', or a kind such as 'cuda'", _parse_device),
+        "metric": choice("allocated", "reserved"),
+    },
+    HOST_BUDGET_MARKER: {"mb": SIZE},
 }
 
 
 def why_not_accepted(mark: pytest.Mark) -> str | None:
-    """Tell why a marker `max_gpu_mb` is not accepted; None where it is."""
+    """Tell why a marker `max_gpu_mb` or `max_host_mb` is not accepted; None where it is."""
+    known = _ARGUMENTS[mark.name]
     if len(mark.args) > 1:
-        rest = ", ".join(list(_ARGUMENTS)[1:])
-        return (
-            f"positional argument {show(mark.args[1])} is not accepted, only the size, then keyword arguments: {rest}"
-        )
+        rest = f", then keyword arguments: {', '.join(list(known)[1:])}" if len(known) > 1 else ""
+        return f"positional argument {show(mark.args[1])} is not accepted, only the size{rest}"
     if mark.args and "mb" in mark.kwargs:
         return f"the size is given twice: {show(mark.args[0])} and mb={show(mark.kwargs['mb'])}"
     if not (mark.args or "mb" in mark.kwargs):
-        unknown = values.why_not_accepted(mark.kwargs, _ARGUMENTS)
+        unknown = values.why_not_accepted(mark.kwargs, known)
         return unknown or f"the size is missing, accepted is {SIZE.accepts}"
-    return values.why_not_accepted(_arguments(mark), _ARGUMENTS)
+    return values.why_not_accepted(_arguments(mark), known)
 
 
 def parse_budget(mark: pytest.Mark) -> Budget:
-    """Read a marker `max_gpu_mb`. Raises ValueError, with the reason, if it is not accepted."""
+    """Read a marker `max_gpu_mb` or `max_host_mb`. Raises ValueError, with the reason, if it is not accepted."""
     why = why_not_accepted(mark)
     if why is not None:
         raise ValueError(f"pytest.mark.{mark.name}: {why}")
-    read = {name: _ARGUMENTS[name].parse(given) for name, given in _arguments(mark).items()}
-    return Budget(read.pop("mb"), **read)
+    read = {name: _ARGUMENTS[mark.name][name].parse(given) for name, given in _arguments(mark).items()}
+    return Budget(read.pop("mb"), **read, source=mark.name)
 
 
 def _arguments(mark: pytest.Mark) -> dict[str, Any]:

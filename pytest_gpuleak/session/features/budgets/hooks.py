@@ -194,7 +194,7 @@ class BudgetHooks:
         """Send the controller what this worker could not check."""
         output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
         if output is not None:
-            output[UNCHECKED_BUDGETS_KEY] = list(self._unchecked.values())
+            output[UNCHECKED_BUDGETS_KEY] = [*output.get(UNCHECKED_BUDGETS_KEY, ()), *self._unchecked.values()]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Write a line if budgets could not be checked."""

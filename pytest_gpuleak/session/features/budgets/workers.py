@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuleak.session.features.budgets.over_budget import ShowsExcess
 from pytest_gpuleak.session.xdist_keys import UNCHECKED_BUDGETS_KEY, USAGE_ERROR_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class WorkerHooks:
+class WorkerHooks(ShowsExcess):
     """Read what the workers send when they end. Registered where tests are distributed."""
 
     def __init__(self) -> None:

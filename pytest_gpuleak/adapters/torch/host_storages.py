@@ -1,0 +1,144 @@
+"""Count the memory of torch's CPU storages, which C++ allocates, from the results of its operators."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
+
+from pytest_gpuleak.adapters.arrays import walk_arrays
+from pytest_gpuleak.adapters.creation_lines import printable
+from pytest_gpuleak.adapters.torch.lookup import loaded_torch, torch_module
+from pytest_gpuleak.heap.threads import started_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpuleak.adapters.probe_protocol import HostBlocks
+
+_DISPATCH: Final = "torch.utils._python_dispatch"
+
+_FRESH: Final = "lift_fresh"
+"""The operator to which `torch.tensor` gives what it has just made, unseen by any mode."""
+
+TRACED: Final = "torch.jit.trace was called, whose memory is not counted"
+
+
+class _Handle(ref):  # type: ignore[type-arg] # of a class of torch's
+    """A weak reference on a storage, which ends with its memory, also where an autograd graph alone held it."""
+
+    __slots__ = ("key", "number", "size")
+
+    key: int
+    number: int
+    size: int
+
+
+class _Storages:
+    """The CPU storages that operators have made, by address; `lacks` says what was not counted."""
+
+    def __init__(self, torch: Any, blocks: HostBlocks) -> None:
+        self._torch = torch
+        self._blocks = blocks
+        self._base: Any = torch._C.TensorBase
+        self._address: Any = torch._C._storage_address
+        self._alive: dict[int, _Handle] = {}
+        self._count = 0
+
+    def note(self, operator: Any, given: Any, made: Any) -> None:
+        """Count the storages that are new among an operator's results: neither given to it nor known."""
+        older: set[int] | None = set() if operator._opname == _FRESH else None
+        for tensor in walk_arrays(made, self._base):
+            if tensor.device.type != "cpu" or tensor.layout is not self._torch.strided:  # type: ignore[attr-defined]
+                continue
+            key = self._address(tensor)
+            handle = self._alive.get(key)
+            if handle is None:
+                if older is None:
+                    older = set(self._addresses(given))
+                if key and key not in older:
+                    self._hold(tensor, key)
+            elif operator._schema.is_mutable:
+                with self._torch._C.DisableTorchFunctionSubclass():
+                    size = self._base.untyped_storage(tensor).nbytes()
+                if size != handle.size:
+                    handle.size = size
+                    self._blocks.add(handle.number, size)
+
+    def _addresses(self, given: Any) -> Iterator[int]:
+        for tensor in walk_arrays(given, self._base):
+            with contextlib.suppress(Exception):  # sparse and wrapping tensors have none
+                yield self._address(tensor)
+
+    def _hold(self, tensor: Any, key: int) -> None:
+        with self._torch._C.DisableTorchFunctionSubclass():
+            storage = self._base.untyped_storage(tensor)
+            if not storage.resizable():
+                return  # borrowed: NumPy's memory, a file
+            self._count += 1
+            handle = _Handle(storage, self._died)
+            handle.key, handle.number, handle.size = key, self._count, storage.nbytes()
+        self._alive[key] = handle
+        self._blocks.add(handle.number, handle.size)
+
+    def _died(self, handle: _Handle) -> None:
+        if self._alive.get(handle.key) is handle:
+            del self._alive[handle.key]
+        self._blocks.remove(handle.number)
+
+    def close(self) -> None:
+        """Count no more."""
+        for handle in self._alive.values():
+            self._blocks.remove(handle.number)
+        self._alive = {}
+
+
+@contextlib.contextmanager
+def counted_storages(blocks: HostBlocks, lacks: list[str]) -> Iterator[None]:
+    """Give `blocks` each CPU storage that is made within, in threads too; `lacks` gets what could not be counted."""
+    torch = loaded_torch()
+    if torch is None:
+        yield
+        return
+    dispatch = torch_module(_DISPATCH)
+    storages = _Storages(torch, blocks)
+    active = True
+
+    class NoteStorages(dispatch.TorchDispatchMode):  # type: ignore[misc, name-defined] # torch is Any to a project without it
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **kwargs) if kwargs else func(*args)
+            if active:
+                try:
+                    storages.note(func, (args, kwargs), result)
+                except Exception as error:  # noqa: BLE001 - the user's run goes on
+                    lacks.append(f"torch's storages ({type(error).__name__}: {printable(str(error))[:100]})")
+            return result
+
+    with contextlib.ExitStack() as context:
+        context.callback(storages.close)
+        context.enter_context(_outside_traces(torch, dispatch, lacks))
+        context.enter_context(started_threads(lambda: NoteStorages().__enter__()))
+        context.enter_context(NoteStorages())
+        torch.empty(0)  # torch imports some 800 modules for the first mode
+        try:
+            yield
+        finally:
+            active = False  # a thread that still runs keeps its mode, which does nothing from here on
+
+
+@contextlib.contextmanager
+def _outside_traces(torch: Any, dispatch: Any, lacks: list[str]) -> Iterator[None]:
+    """Leave the mode while `torch.jit.trace` runs: under any mode its check of the trace fails."""
+    module = torch.jit._trace
+    traced = module._trace_impl
+
+    def _trace_impl(*args: Any, **kwargs: Any) -> Any:
+        lacks.append(TRACED)
+        with dispatch._disable_current_modes():
+            return traced(*args, **kwargs)
+
+    module._trace_impl = _trace_impl
+    try:
+        yield
+    finally:
+        module._trace_impl = traced
