@@ -7,6 +7,8 @@ import os
 
 PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 - paths are compared as text, a thousand times a re-run
 
+_PACKAGE_FOLDERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
 
 @functools.cache
 def _installed_folders() -> tuple[str, ...]:
@@ -33,7 +35,12 @@ def is_installed(path: str) -> bool:
 
 
 def _is_in_packages(path: str) -> bool:
-    return f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
+    return any(folder in path for folder in _PACKAGE_FOLDERS)
+
+
+def below_packages(path: str) -> str:
+    """Return an installed package's file as a path that begins with the package; any other path as it is."""
+    return next((path.rpartition(folder)[2] for folder in _PACKAGE_FOLDERS if folder in path), path)
 
 
 def shorten(path: str, root: str) -> str:

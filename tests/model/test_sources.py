@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import sysconfig
 
 import pytest
 
 import pytest_gpuleak
-from pytest_gpuleak.model.source_files import is_user_file
+from pytest_gpuleak.model.source_files import below_packages, is_user_file
 
 LIBRARY = pathlib.Path(sysconfig.get_paths()["stdlib"])
 PURE = pathlib.Path(sysconfig.get_paths()["purelib"])
@@ -30,3 +31,9 @@ PURE = pathlib.Path(sysconfig.get_paths()["purelib"])
 )
 def test_is_user_file(path: str, root: str, expected: bool) -> None:
     assert is_user_file(path, root) is expected
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_an_installed_file_begins_with_its_package(folder: str) -> None:
+    assert below_packages(os.path.join(os.sep, "usr", folder, "vllm", "a.py")) == os.path.join("vllm", "a.py")  # noqa: PTH118
+    assert below_packages(os.path.join("app", "a.py")) == os.path.join("app", "a.py")  # noqa: PTH118

@@ -32,14 +32,15 @@ UNRECORDED = ("requested", UNACCOUNTED)
 class CounterWatch:
     """Read the counters. A probe that fails is not asked again, and `faults` receives a line for it.
 
-    `processes` reads the driver's bytes by device and process, only where more is in use than torch accounts for.
+    `processes` reads the driver's bytes by device and process, only where more is in use than torch accounts for;
+    None: nothing outside torch is told.
     """
 
     def __init__(
         self,
         device_probes: Sequence[DeviceProbe],
         host_probes: Sequence[HostProbe],
-        processes: Callable[[], Mapping[str, NvmlReading]] = dict,
+        processes: Callable[[], Mapping[str, NvmlReading]] | None = None,
         faults: list[str] | None = None,
     ) -> None:
         self._devices = list(device_probes)
@@ -227,11 +228,13 @@ class CounterWatch:
             if self._after.keys() != self._before.keys():
                 devices = {device for device, _ in self._before}
                 first_used = frozenset(device for device, _ in self._after) - devices - self._met - {HOST}
-            if self.has_answered:
-                self._add_outside(growth, first_used)
+            if self.has_answered and self._processes is not None:
+                self._add_outside(growth, first_used, self._processes)
         return Growth(growth, first_used, imported, modules=modules, collected=self._collected)
 
-    def _add_outside(self, growth: dict[Key, int], first_used: frozenset[str]) -> None:
+    def _add_outside(
+        self, growth: dict[Key, int], first_used: frozenset[str], processes: Callable[[], Mapping[str, NvmlReading]]
+    ) -> None:
         """Add to a run's growth what the process has more of on each device, beyond torch's allocator."""
         reserved = {device: size for (device, metric), size in self._after.items() if metric == "reserved"}
         in_use = {device: size for (device, metric), size in growth.items() if metric == UNACCOUNTED}
@@ -239,7 +242,7 @@ class CounterWatch:
             if self._outside is None:
                 from pytest_gpuleak.engine.detect.outside_torch import OutsideTorch  # most runs use no device
 
-                self._outside = OutsideTorch(self._processes)
+                self._outside = OutsideTorch(processes)
             for device, size in self._outside.growth(in_use, reserved, first_used).items():
                 growth[device, OUTSIDE] = size
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pytest_gpuleak.heap.frames import PACKAGE, local_variables, thread_name
 from pytest_gpuleak.heap.safe_access import plain_text
 from pytest_gpuleak.model.first_init import Caller, FirstInit
-from pytest_gpuleak.model.source_files import is_user_file, shorten
+from pytest_gpuleak.model.source_files import below_packages, is_user_file, shorten
 from pytest_gpuleak.session.fixtures import place_of
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ _MODULE: Final = "<module>"
 _HARNESS: Final = frozenset({"_pytest", "pytest", "pluggy", "xdist", PACKAGE})
 _NO_CALLERS: Final = frozenset({*_HARNESS, *sys.stdlib_module_names})
 """Packages whose frames are not what called into the library, unless they are the user's files."""
-
-_PACKAGES: Final = f"{os.sep}site-packages{os.sep}"
 
 
 class Call(NamedTuple):
@@ -145,4 +143,4 @@ def _argument(frame: FrameType, name: str) -> Any:
 
 
 def _shorten(path: str, root: str) -> str:
-    return path.rpartition(_PACKAGES)[2] if _PACKAGES in path and not is_user_file(path, root) else shorten(path, root)
+    return shorten(path if is_user_file(path, root) else below_packages(path), root)
