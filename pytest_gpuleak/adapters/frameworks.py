@@ -10,7 +10,7 @@ from pytest_gpuleak.adapters.protocol import Framework
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, HostBlocks, PeakRecorder
+    from pytest_gpuleak.adapters.probe_protocol import BlockRecorder, DeviceProbe, HostBlocks, PeakRecorder
     from pytest_gpuleak.adapters.protocol import (
         AllocationHistory,
         ArrayFramework,
@@ -104,6 +104,11 @@ class Frameworks:
             for framework in self.members:
                 stack.enter_context(framework.counted_on_host(blocks, lacks))
             yield
+
+    def block_recorder(self) -> BlockRecorder | None:
+        """Return the first framework's recorder of blocks; None where none has one."""
+        found = (framework.block_recorder() for framework in self.members)
+        return next((recorder for recorder in found if recorder is not None), None)
 
     def pool_growth(self, grown: int) -> int:
         """Return how many of `grown` bytes, by which the heap has just grown, the frameworks' own pools may have taken."""

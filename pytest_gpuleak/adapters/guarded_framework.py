@@ -27,6 +27,7 @@ _OWN: Final = (
     "free_workspaces",
     "peak_recorder",
     "counted_on_host",
+    "block_recorder",
     "pool_growth",
     "node_count",
     "counts_programs",

@@ -182,3 +182,40 @@ class PeakRecorder(Protocol):
 
     def peak(self, device: str) -> Peak:
         """Return the peak of a device above what was there before; files are absolute."""
+
+
+class TakenBlocks(NamedTuple):
+    """Blocks that a run would take on another device: numbers with sizes where a block begins, with 0 where it ends.
+
+    Attributes:
+        least: blocks that it takes for certain.
+        most: these, and those in doubt.
+        doubts: why blocks are in doubt.
+        lacks: what was met that cannot be computed; empty: nothing.
+        autocast: whether operators ran in half precision, whose kernels differ more.
+    """
+
+    least: Sequence[tuple[int, int]]
+    most: Sequence[tuple[int, int]]
+    doubts: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    autocast: bool = False
+
+
+class BlockRecorder(Protocol):
+    """Records a test's only run, and changes nothing that it sees. No method raises."""
+
+    def begin(self) -> None:
+        """Begin to record."""
+
+    def end(self) -> None:
+        """End the record. Safe to call twice."""
+
+    def pause(self) -> None:
+        """Record nothing from now on: the setup of a fixture that outlives the test."""
+
+    def resume(self) -> None:
+        """Record again."""
+
+    def taken(self) -> TakenBlocks:
+        """Return what was taken, after the end."""

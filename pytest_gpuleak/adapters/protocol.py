@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, HostBlocks, PeakRecorder
+    from pytest_gpuleak.adapters.probe_protocol import BlockRecorder, DeviceProbe, HostBlocks, PeakRecorder
     from pytest_gpuleak.heap.budget import Budget
     from pytest_gpuleak.heap.hidden_references import Link
     from pytest_gpuleak.model.findings import Autograd, Contribution, Origin
@@ -414,6 +414,10 @@ class Framework(Protocol):
         """Count, within the context, what it allocates on the host beside Python and NumPy; `lacks` says what is not counted."""
         del blocks, lacks
         return nullcontext()
+
+    def block_recorder(self) -> BlockRecorder | None:
+        """Return a recorder of the blocks that a run would take on a device; None where one is, or if it has no recorder."""
+        return None
 
     def pool_growth(self, grown: int) -> int:
         """Return how many of `grown` bytes, by which the heap has just grown, its own pool may have taken."""

@@ -47,6 +47,7 @@ class Settings(NamedTuple):
         report_paths: the reports to write; empty in an xdist worker, which writes none.
         named: values given on the command line or in the ini, by the option's name, which a marker adds to.
         budget_bytes: peak GPU memory that a test without a marker may add; None: any.
+        estimate: whether budgets are held to an estimate where no device is.
         top: how many of the heaviest tests are listed at the end.
         snapshots: folder for the allocator's history of leaking tests; None: none is written.
         strict: whether the run fails where the check itself or a user's hook failed.
@@ -63,6 +64,7 @@ class Settings(NamedTuple):
     report_paths: tuple[Path, ...] = ()
     named: Mapping[str, Any] = MappingProxyType({})
     budget_bytes: int | None = None
+    estimate: bool = False
     clean: bool = False
     top: int = 0
     snapshots: Path | None = None

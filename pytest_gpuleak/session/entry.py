@@ -62,7 +62,8 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_gpuleak.session.run import begin_session
 
         begin_session(config)
-    _read_value(config, "max_mb")  # raises now, rather than after the collection
+    for name in ("max_mb", "estimate"):
+        _read_value(config, name)  # raises now, rather than after the collection
     if any(options.is_given(config, name) for name in ("peaks", "peaks_baseline", "update_peaks")):
         with no_rewriting():
             from pytest_gpuleak.session.features.peaks.run import open_peaks
@@ -85,7 +86,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if default is not None or _any_has_budget(items, options.BUDGET_MARKER):
             from pytest_gpuleak.session.features.budgets.hooks import hold_to_budgets
 
-            hold_to_budgets(config, items, default)
+            hold_to_budgets(config, items, default, estimate=bool(_read_value(config, "estimate")))
         if _any_has_budget(items, options.HOST_BUDGET_MARKER):
             from pytest_gpuleak.session.features.budgets.host import hold_to_host_budgets
 

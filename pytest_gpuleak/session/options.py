@@ -76,6 +76,8 @@ OPTIONS = (
            "process_bytes"),
     Option("max_mb", "limit", "MB", "off", "peak GPU memory that a test may add, where it has no max_gpu_mb of its own",
            "budget_bytes"),
+    Option("estimate", "switch", "", "off",
+           "where no device is, hold max_gpu_mb to an estimate by CPU tensors, said to be one", "estimate"),
     Option("clean", "switch", "", "off",
            "after a failed test, free its frames and the device's cache, so that it does not starve later tests", "clean"),
     Option("top", "count", "N", "0",

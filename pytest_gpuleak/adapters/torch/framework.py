@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import ModuleType
 
-    from pytest_gpuleak.adapters.probe_protocol import HostBlocks, PeakRecorder
+    from pytest_gpuleak.adapters.probe_protocol import BlockRecorder, HostBlocks, PeakRecorder
     from pytest_gpuleak.adapters.protocol import (
         AllocationHistory,
         OriginLog,
@@ -178,6 +178,12 @@ class TorchFramework(Framework):
         from pytest_gpuleak.adapters.torch.host_storages import counted_storages
 
         return counted_storages(blocks, lacks)
+
+    def block_recorder(self) -> BlockRecorder | None:
+        """Return a recorder of CUDA's blocks by the CPU's tensors; None until torch is imported, and where a device is."""
+        from pytest_gpuleak.adapters.torch.cuda_estimate import record_blocks
+
+        return record_blocks()
 
     def reference_finders(self) -> Sequence[ReferenceFinder]:
         """Return the finder of references in torch's C++ objects."""

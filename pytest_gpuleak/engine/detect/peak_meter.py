@@ -10,7 +10,7 @@ from pytest_gpuleak.adapters.probe_protocol import total_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading, PeakRecorder
+    from pytest_gpuleak.adapters.probe_protocol import BlockRecorder, DeviceProbe, DeviceReading, PeakRecorder
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.model.outcomes import FixturePlace
     from pytest_gpuleak.model.peaks import DevicePeak
@@ -41,6 +41,7 @@ class PeakMeter:
         self.fault = ""
         self._error = ""
         self._recorder: PeakRecorder | None = None
+        self._estimating: BlockRecorder | None = None
 
     @contextlib.contextmanager
     def measured_apart(self, recorder: PeakRecorder) -> Iterator[None]:
@@ -57,6 +58,10 @@ class PeakMeter:
         finally:
             self._recorder, self.active = None, False
             self._gauges, self._paused, self._torn_down = kept
+
+    def follow(self, recorder: BlockRecorder | None) -> None:
+        """Pause and resume a recorder of this attempt together with the measurement; None: no more."""
+        self._estimating = recorder
 
     @property
     def judges(self) -> bool:
@@ -102,8 +107,9 @@ class PeakMeter:
     def pause(self) -> None:
         """Pause for a higher-scoped fixture, whose growth is not the test's. May be nested."""
         if self.active:
-            if self._recorder is not None:
-                self._recorder.pause()
+            for recorder in (self._recorder, self._estimating):
+                if recorder is not None:
+                    recorder.pause()
             left = {} if self._paused else self._observe(own=True)
             self._paused.append(left)
 
@@ -114,8 +120,9 @@ class PeakMeter:
         before = self._paused.pop()
         if self._paused:
             return  # within another pause
-        if self._recorder is not None:
-            self._recorder.resume()
+        for recorder in (self._recorder, self._estimating):
+            if recorder is not None:
+                recorder.resume()
         self._observe(own=False)
         for key, (now, _) in self._restart().items():
             gauge = self._gauges.setdefault(key, _Gauge(0, 0))

@@ -25,6 +25,7 @@ DEFAULTS = {
 }
 RUN_DEFAULTS = {
     "budget_bytes": None,
+    "estimate": False,
     "clean": False,
     "top": 0,
     "snapshots": None,
@@ -52,6 +53,7 @@ ALL = {
 }
 RUN_ALL = {
     "budget_bytes": 500 * MIB,
+    "estimate": True,
     "clean": True,
     "top": 9,
     "strict": True,
@@ -75,6 +77,7 @@ COMMAND_LINE = [
     "--gpu-leak-scan=scan",
     "--gpu-leak-process-mb=300",
     "--gpu-leak-max-mb=500",
+    "--gpu-leak-estimate",
     "--gpu-leak-clean",
     "--gpu-leak-top=9",
     "--gpu-leak-snapshots=history",
@@ -100,6 +103,7 @@ gpu_leak_cycles = {quote}fail{quote}
 gpu_leak_scan = {quote}scan{quote}
 gpu_leak_process_mb = 300
 gpu_leak_max_mb = 500
+gpu_leak_estimate = true
 gpu_leak_clean = true
 gpu_leak_top = 9
 gpu_leak_snapshots = {quote}history{quote}

@@ -52,6 +52,7 @@ class Excess(NamedTuple):
     """A budget exceeded on `device`, in bytes: `peak` counted against it, `before` was in use before the test.
 
     `workspaces` of libraries were left out. An excess that is not `certain` is one only if they came after the peak.
+    An estimate, which may be wrong by `percent`, if that is not 0: it was made on `device` for one that is not there.
     """
 
     budget: Budget
@@ -59,6 +60,7 @@ class Excess(NamedTuple):
     peak: int
     before: int
     workspaces: int = 0
+    percent: int = 0
 
     @property
     def over(self) -> int:
@@ -160,6 +162,8 @@ def describe_excess(excess: Excess, alive: Sequence[Contribution] = (), there: S
     `there` tells which fixtures have what was there before the test.
     """
     budget = excess.budget
+    if excess.percent:
+        return f"{budget.source}: {describe_estimate(excess)}"
     what = ("total " if budget.total else "") + ("reserved " if budget.metric == "reserved" else "")
     peak, over, before = map(format_bytes, (excess.peak, excess.over, excess.before))
     lines = [
@@ -178,6 +182,12 @@ def describe_excess(excess: Excess, alive: Sequence[Contribution] = (), there: S
     return "\n".join(lines)
 
 
+def describe_estimate(excess: Excess) -> str:
+    """Write by how much an estimate is over a budget."""
+    about, over, limit = format_bytes(excess.peak), format_bytes(excess.over), _round(excess.budget.bytes)
+    return f"estimated on the CPU: about {about} (+-{excess.percent} %), {over} over the budget of {limit}"
+
+
 def finding_of(excess: Excess, alive: Sequence[Contribution] = (), there: Sequence[Contribution] = ()) -> Finding:
     """Make the report's finding of an exceeded budget. Its `bytes` are what counted against the budget."""
     budget = excess.budget
@@ -191,7 +201,9 @@ def finding_of(excess: Excess, alive: Sequence[Contribution] = (), there: Sequen
         fingerprint=fingerprint(f"budget {budget.metric} {excess.device.partition(':')[0]}", None),
         metric=budget.metric,
         contributions=tuple(alive),
-        evidence=(
+        evidence=(f"{describe_estimate(excess)}, by {budget.source}",)
+        if excess.percent
+        else (
             f"peak: {format_bytes(excess.peak)}"
             + (", everything counted" if budget.total else " over what was before"),
             f"budget: {_round(budget.bytes)}, by {budget.source}",

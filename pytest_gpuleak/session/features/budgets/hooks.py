@@ -13,6 +13,7 @@ from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.session.config.markers import check_each, closest_first
 from pytest_gpuleak.session.features.budgets.budget import (
     BUDGET_OPTION,
+    NO_DEVICE,
     UNDECIDED,
     Budget,
     Excess,
@@ -37,22 +38,31 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
     from pytest_gpuleak.model.readings import ArrayReading
     from pytest_gpuleak.session.attempt import AttemptLog
+    from pytest_gpuleak.session.features.budgets.estimating import Estimator
 
 BLOCKS_SHOWN = 5
 
 
-def hold_to_budgets(config: pytest.Config, items: list[pytest.Item], default: int | None) -> None:
+def hold_to_budgets(
+    config: pytest.Config, items: list[pytest.Item], default: int | None, *, estimate: bool = False
+) -> None:
     """Check the markers and register the hooks. Raises pytest.UsageError for a marker that is not accepted."""
     check_each(items, why_not_accepted, BUDGET_MARKER)
     if not config.option.collectonly:
-        config.pluginmanager.register(BudgetHooks(shared_meter(config), default), "gpuleak-budgets")
+        meter = shared_meter(config)
+        estimator = None
+        if estimate:
+            from pytest_gpuleak.session.features.budgets.estimating import Estimator
+
+            estimator = Estimator(config, meter)
+        config.pluginmanager.register(BudgetHooks(meter, default, estimator), "gpuleak-budgets")
 
 
 class BudgetHooks:
-    """Hold one process's tests to their budgets; `default` is in bytes, None: no limit."""
+    """Hold one process's tests to their budgets; `default` is in bytes, None: no limit. Without a device, by estimates."""
 
-    def __init__(self, meter: PeakMeter, default: int | None) -> None:
-        self._meter = meter
+    def __init__(self, meter: PeakMeter, default: int | None, estimator: Estimator | None = None) -> None:
+        self._meter, self._estimator = meter, estimator
         self._default = None if default is None else Budget(default, source=BUDGET_OPTION)
         self._unchecked: dict[str, str] = {}  # by nodeid: of several attempts of a test the last counts
         self._excess: Excess | None = None
@@ -86,8 +96,13 @@ class BudgetHooks:
             if BUDGET_FINDING in item.stash:
                 del item.stash[BUDGET_FINDING]
             self._unchecked.pop(item.nodeid, None)
-            if self._default is not None or item.get_closest_marker(BUDGET_MARKER) is not None:
+            has_budget = self._has_budget(item)
+            if has_budget:
                 self._meter.begin(apart=True)
+            if self._estimator is not None:
+                self._estimator.drop()
+                if has_budget:
+                    self._estimator.begin()
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -96,7 +111,11 @@ class BudgetHooks:
         if self._recorder is not None:
             self._recorder.stage("call")
             return (yield)
-        result = yield
+        try:
+            result = yield
+        finally:
+            if self._estimator is not None:
+                self._estimator.end()
         # Inactive during a re-run of the leak check. unittest keeps failures and skips on the item and raises nothing.
         if self._meter.judges and not getattr(item, "_excinfo", None):
             text = self._judge(item)
@@ -109,6 +128,8 @@ class BudgetHooks:
         """Note which fixtures are to stay: a re-run's teardown must leave the same."""
         if self._recorder is None:
             self._nextitem = nextitem
+            if self._estimator is not None:
+                self._estimator.drop()  # after a setup that failed there was no call
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -164,6 +185,9 @@ class BudgetHooks:
             report.sections.append((SECTION, found.text))
             item.stash[BUDGET_FINDING] = dataclasses.replace(item.stash[BUDGET_FINDING], peak=found.peak)
 
+    def _has_budget(self, item: pytest.Item) -> bool:
+        return self._default is not None or bool(closest_first(item, BUDGET_MARKER))
+
     def _judge(self, item: pytest.Item) -> str | None:
         marks = closest_first(item, BUDGET_MARKER)
         try:
@@ -178,6 +202,8 @@ class BudgetHooks:
             self._unchecked[item.nodeid] = f"the device's counters failed ({clean_text(self._meter.fault, 120)})"
             return None
         verdict = judge_budget(budget, peaks)
+        if verdict == NO_DEVICE and self._estimator is not None:
+            verdict = self._estimator.judge(budget)
         if isinstance(verdict, str):
             self._unchecked[item.nodeid] = verdict
         if not isinstance(verdict, Excess):
@@ -186,7 +212,7 @@ class BudgetHooks:
         self._there = _there_before(item, verdict)
         if not verdict.certain:
             return None
-        alive = _alive_on(item.config, verdict.device)
+        alive = () if verdict.percent else _alive_on(item.config, verdict.device)
         item.stash[BUDGET_FINDING] = finding_of(verdict, alive, self._there)
         return describe_excess(verdict, alive, self._there)
 

@@ -1,0 +1,497 @@
+"""Record the blocks that a run would take on a CUDA device, from the tensors that it makes on the CPU.
+
+It runs within a test's only run, whose outcome must be as without. So nothing that user code can look up is replaced:
+one dispatch mode stands below all modes of the test's, and where code is traced or compiled, which a mode could change,
+it leaves for good. Who calls an operator is read from the frame that calls it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
+
+from pytest_gpuleak.adapters.arrays import walk_arrays
+from pytest_gpuleak.adapters.probe_protocol import TakenBlocks
+from pytest_gpuleak.adapters.torch import cuda_rules
+from pytest_gpuleak.adapters.torch.lookup import loaded_torch, torch_module
+from pytest_gpuleak.heap.threads import started_threads
+from pytest_gpuleak.model.text import clean_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType, ModuleType
+
+_BEGIN: Final = 0
+_END: Final = 1
+
+_DISPATCH: Final = "torch.utils._python_dispatch"
+_DYNAMO: Final = "torch._dynamo.eval_frame"
+_RESIZING: Final = frozenset(("resize_", "resize_as_", "_resize_output_", "set_"))
+
+COMPILED: Final = "code compiled by torch.compile has run"
+TRACED: Final = "torch.jit.trace has run"
+RECURRENT: Final = "a recurrent layer has run, of which cuDNN takes an unknown amount"
+THREADS: Final = "a thread was started"
+OPAQUE: Final = "a tensor class of its own, or one without storage, was used"
+OTHER_AUTOCAST: Final = "autocast was asked for on CUDA, which is not there, so that operators ran in full precision"
+HIGHER_ORDER: Final = "an operator of higher order has run"
+
+FOREACH_OPTIMIZERS: Final = ("adam", "adamw", "sgd")
+"""Modules of `torch.optim` whose results with and without foreach are the same to the bit on the CPU."""
+
+
+class BlockRecorder:
+    """Records blocks from `begin` to `end`. Neither raises: what fails is a lack, told with the blocks."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._address: Any = torch._C._storage_address
+        self._storage_of: Any = torch._C.TensorBase.untyped_storage
+        self._no_overrides: Any = torch._C.DisableTorchFunctionSubclass
+        self._autocasts: Any = torch.is_autocast_enabled
+        self._node: Any = torch._C._current_autograd_node
+        self._plain = (torch.Tensor, torch.nn.Parameter)
+        folder = os.path.join(os.path.dirname(torch.__file__), "")  # noqa: PTH118, PTH120 - compared with names of code
+        self._recurrent = os.path.join(folder, "nn", "modules", "rnn.py")  # noqa: PTH118
+        self._functional = os.path.join(folder, "nn", "functional.py")  # noqa: PTH118
+        self._mode: Any = None
+        self._thread = 0
+        self._undo = contextlib.ExitStack()
+        self._paused = False
+        self._log: list[int] = []
+        self._sizes: list[int] = []
+        self._alive: dict[int, _Handle] = {}
+        self._from_host: set[int] = set()
+        self._unknown: set[int] = set()
+        self._unknown_names: dict[str, None] = {}
+        self._lacks: dict[str, None] = {}
+        self._autocast = False
+        self._call = _Call()
+        self._attentions: list[tuple[int, int, int]] = []  # the first and last number of nodes, the number of scores
+        self._half_softmaxes: set[int] = set()  # numbers of nodes
+        self._rules: dict[str, Callable[[Any, Any, list[int]], None]] = {
+            "empty_like.default": self._note_like,
+            "bernoulli_.float": self._note_noise,
+            "mul_.Tensor": self._note_multiplied,
+            "_safe_softmax.default": self._note_attention,
+            "_to_copy.default": self._note_copy,
+            "_softmax.default": self._note_softmax,
+            "_log_softmax.default": self._note_softmax,
+            "_softmax_backward_data.default": self._note_softmax_gradient,
+            "_log_softmax_backward_data.default": self._note_softmax_gradient,
+        }
+        self._had_compiler = True
+
+    # -- begin and end
+
+    def begin(self) -> None:
+        """Enter the mode in this thread."""
+        try:
+            self._thread = get_ident()
+            self._watch_traces()
+            self._watch_compiler()
+            self._undo.enter_context(started_threads(lambda: self._lack(THREADS)))
+            self._undo.enter_context(_foreach_as_on_cuda(self._lack))
+            self._mode = _mode(self)
+            self._torch._C._push_on_torch_dispatch_stack(self._mode)
+        except Exception as error:  # noqa: BLE001 - a torch without what this needs: the run goes on
+            self._fault(error)
+            self.end()
+
+    def end(self) -> None:
+        """Leave the mode, wherever it stands on the stack: a fixture's may be above it. Safe to call twice."""
+        if self._mode is not None and self._has_compiled():
+            self._lack(COMPILED)
+        self._leave()
+        self._alive = {}
+        with contextlib.suppress(Exception):
+            self._undo.close()
+
+    def _leave(self) -> None:
+        mode, self._mode = self._mode, None
+        if mode is None or get_ident() != self._thread:
+            return
+        native, above = self._torch._C, []
+        try:
+            stack = [native._get_dispatch_stack_at(index) for index in range(native._len_torch_dispatch_stack())]
+            if any(one is mode for one in stack):
+                while (top := native._pop_torch_dispatch_stack(None)) is not mode:
+                    above.append(top)
+        except Exception as error:  # noqa: BLE001
+            self._fault(error)
+        for one in reversed(above):
+            native._push_on_torch_dispatch_stack(one)
+
+    def pause(self) -> None:
+        """Count nothing from now on: a fixture that outlives the test is set up."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Count again."""
+        self._paused = False
+
+    def _lack(self, why: str) -> None:
+        self._lacks[why] = None
+
+    def _fault(self, error: Exception) -> None:
+        self._lack(f"the record failed ({type(error).__name__}: {clean_text(str(error), 80)})")
+
+    def _step_aside(self, why: str) -> None:
+        """Leave for the rest of the test."""
+        self._lack(why)
+        if get_ident() == self._thread:
+            self._leave()
+
+    # -- what a mode could change
+
+    def _watch_traces(self) -> None:
+        self._before(torch_module("torch.jit._trace"), "_create_interpreter_name_lookup_fn", TRACED)
+        self._before(
+            torch_module("torch.cuda.amp.common"), "amp_definitely_not_available", OTHER_AUTOCAST, _called_by_autocast
+        )
+
+    def _watch_compiler(self) -> None:
+        """Step aside when compiled code is called. A compiler that is loaded meanwhile knows whether it was asked to compile."""
+        compiler = torch_module(_DYNAMO)
+        self._had_compiler = compiler is not None
+        if compiler is not None:
+            self._before(compiler, "_callback_from_stance", COMPILED, _compiles)
+
+    def _has_compiled(self) -> bool:
+        """Return whether a compiler that was loaded since the beginning was asked to compile."""
+        backends = getattr(torch_module(_DYNAMO), "cached_backends", {})
+        return not self._had_compiler and any(backend is not None for backend in backends.values())
+
+    def _before(self, module: ModuleType, name: str, why: str, concerns: Callable[..., bool] | None = None) -> None:
+        """Step aside before a function of torch's own is called, which user code has no name for."""
+        real: Any = getattr(module, name)
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            if concerns is None or concerns(*args, **kwargs):
+                self._step_aside(why)
+            return real(*args, **kwargs)
+
+        setattr(module, name, watched)
+        self._undo.callback(lambda: setattr(module, name, real) if getattr(module, name) is watched else None)
+
+    # -- what runs
+
+    def note(self, operator: Any, args: Any, made: Any, frame: FrameType | None) -> None:
+        """Note an operator's results; `frame` called it, None in a thread of C++."""
+        if self._paused or self._mode is None:
+            return
+        try:
+            with self._no_overrides():
+                self._note(operator, args, made, frame)
+        except Exception as error:  # noqa: BLE001 - the user's run goes on
+            self._fault(error)
+
+    def _note(self, operator: Any, args: Any, made: Any, frame: FrameType | None) -> None:
+        schema = getattr(operator, "_schema", None)
+        if schema is None:
+            self._lack(HIGHER_ORDER)
+            return
+        name = operator.__name__
+        self._note_autocast()
+        self._note_caller(frame)
+        base = self._torch._C.TensorBase
+        results = [made] if type(made) is self._torch.Tensor else list(walk_arrays(made, base))
+        given = list(walk_arrays(list(args), base))
+        fresh = []
+        for result in results:
+            for part in self._parts(result):
+                number = self._add(part, operator, given)
+                if number is not None:
+                    fresh.append(number)
+                    self._call.made.append(number)
+        self._apply_rules(name, args, results, given, fresh)
+
+    def _note_autocast(self) -> None:
+        if self._autocasts("cpu"):
+            self._autocast = True
+
+    def _note_caller(self, frame: FrameType | None) -> None:
+        """Keep apart what one call from Python to torch does, which may be several operators."""
+        site = (0, 0) if frame is None else (id(frame), frame.f_lasti)
+        if site == self._call.site:
+            return
+        self._call = _Call(site, self._torch._C._autograd._get_sequence_nr())
+        if frame is not None:
+            code = frame.f_code
+            if code.co_filename == self._recurrent and code.co_name == "forward":
+                self._lack(RECURRENT)
+            self._call.is_alpha = code.co_filename == self._functional and "alpha" in code.co_name
+
+    def _parts(self, tensor: Any) -> tuple[Any, ...]:
+        """Return the tensors that have a tensor's memory; none for a class that only stands for others."""
+        kind = type(tensor)
+        if kind not in self._plain:
+            if kind.__module__.startswith(("torch._subclasses", "torch.fx")):
+                return ()  # has no memory, while a program is recorded
+            if kind.__torch_dispatch__ is not self._torch._C._disabled_torch_dispatch_impl:
+                self._lack(OPAQUE)
+                return ()
+        layout = tensor.layout
+        if layout is self._torch.strided:
+            return (tensor,)
+        if layout is self._torch.sparse_coo:
+            return tensor._indices(), tensor._values()
+        if layout in (self._torch.sparse_csr, self._torch.sparse_bsr):
+            return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+        self._lack(OPAQUE)
+        return ()
+
+    def _add(self, tensor: Any, operator: Any, given: list[Any]) -> int | None:
+        """Return the number of a new block for an operator's result; None if its storage was there."""
+        key = self._address(tensor)
+        handle = self._alive.get(key)
+        if key == 0 or (handle is not None and operator._opname not in _RESIZING and operator._overloadname != "out"):
+            return None
+        if handle is None and operator._opname != "lift_fresh" and key in map(self._key_of, given):
+            return None  # of before, or made where nothing is recorded
+        storage = self._storage_of(tensor)
+        if storage.device.type != "cpu":
+            return None
+        size = int(storage.nbytes())
+        if handle is not None:
+            if self._sizes[handle.number] == size:
+                return None
+            self._log.append(handle.number * 4 + _END)
+        number = self._begin(size)
+        handle = self._alive[key] = _Handle(storage, self._ended)
+        handle.key, handle.number = key, number
+        return number
+
+    def _key_of(self, tensor: Any) -> int:
+        try:
+            return int(self._address(tensor))
+        except Exception:  # noqa: BLE001 - a tensor without a storage
+            return 0
+
+    def _begin(self, size: int) -> int:
+        number = len(self._sizes)
+        self._sizes.append(size)
+        self._log.append(number * 4 + _BEGIN)
+        return number
+
+    def _ended(self, handle: _Handle) -> None:
+        if self._alive.get(handle.key) is handle:
+            del self._alive[handle.key]
+            self._log.append(handle.number * 4 + _END)
+
+    def _find(self, tensor: Any) -> int | None:
+        handle = self._alive.get(self._key_of(tensor))
+        return None if handle is None else handle.number
+
+    # -- what CUDA does otherwise
+
+    def _apply_rules(self, name: str, args: Any, results: list[Any], given: list[Any], fresh: list[int]) -> None:
+        if not (results and given):
+            return
+        rule = self._rules.get(name)
+        if rule is not None:
+            rule(given[0], results[0], fresh)
+        if self._call.scores:
+            self._note_within_attention(name, results, fresh)
+        elif self._attentions and self._is_backward_of_attention(results[0]):
+            for number in fresh:
+                self._sizes[number] = 0
+        elif inside := cuda_rules.taken_inside(name, args):
+            self._take_and_give_back(inside)
+        elif cuda_rules.is_unknown(name):
+            self._unknown.add(self._take_and_give_back(cuda_rules.most_inside(given, results)))
+            self._unknown_names[name.partition(".")[0]] = None
+
+    def _take_and_give_back(self, size: int) -> int:
+        number = self._begin(size)
+        self._log.append(number * 4 + _END)
+        return number
+
+    def _note_like(self, _given: Any, _made: Any, fresh: list[int]) -> None:
+        if fresh:
+            self._call.noise = fresh[-1]
+
+    def _note_noise(self, tensor: Any, _made: Any, _fresh: list[int]) -> None:
+        """Count dropout's noise as CUDA's fused kernel does: a byte for each value (cuda/Dropout.cu)."""
+        number = None if self._call.scores else self._find(tensor)
+        if number is not None and number == self._call.noise and tensor.is_floating_point() and not self._call.is_alpha:
+            self._call.noise_bytes = self._sizes[number]
+            self._sizes[number] = int(tensor.numel())
+
+    def _note_multiplied(self, _given: Any, _made: Any, _fresh: list[int]) -> None:
+        """Count the noise of a dropout in place in full, which is not fused."""
+        if self._call.noise is not None and self._call.noise_bytes:
+            self._sizes[self._call.noise] = self._call.noise_bytes
+
+    def _note_attention(self, _given: Any, weights: Any, _fresh: list[int]) -> None:
+        """Count an attention that is made of single operators here as the fused one of CUDA, which has no scores."""
+        if weights.dtype is not self._torch.float64:  # for which CUDA has no fused one
+            self._call.scores = int(weights.numel())
+            for number in self._call.made:
+                self._sizes[number] = 0
+
+    def _note_softmax(self, given: Any, _made: Any, _fresh: list[int]) -> None:
+        """Count no copy in single precision that autocast makes first: CUDA's kernel reads half precision (SoftMax.cpp)."""
+        number = self._find(given)
+        if number is not None and number in self._call.widened:
+            self._sizes[number] = 0
+            self._half_softmaxes.add(self._torch._C._autograd._get_sequence_nr() - 1)
+
+    def _note_softmax_gradient(self, _given: Any, made: Any, fresh: list[int]) -> None:
+        """Count that kernel's gradient in half precision."""
+        node = self._node()
+        if fresh and node is not None and node._sequence_nr() in self._half_softmaxes:
+            self._sizes[fresh[-1]] = 2 * int(made.numel())
+
+    def _note_copy(self, source: Any, copy: Any, fresh: list[int]) -> None:
+        """Note a copy of the same type on the same device: on CUDA one of the two is likely to be the host's."""
+        if not fresh:
+            return
+        if source.dtype in (self._torch.float16, self._torch.bfloat16) and copy.dtype is self._torch.float32:
+            self._call.widened.append(fresh[-1])
+        elif source.dtype is copy.dtype and (number := self._find(source)) is not None:
+            self._from_host.add(number)
+
+    def _note_within_attention(self, name: str, results: list[Any], fresh: list[int]) -> None:
+        for number in fresh:
+            self._sizes[number] = 0
+        if name == "bmm.default" and fresh:
+            self._sizes[fresh[-1]] = sum(cuda_rules.attention_bytes(results[0]))
+            last = self._torch._C._autograd._get_sequence_nr()
+            self._attentions.append((self._call.first_node, last, self._call.scores))
+
+    def _is_backward_of_attention(self, made: Any) -> bool:
+        """Return whether a backward pass makes gradients of scores, which a fused attention has not."""
+        node = self._node()
+        if node is None:
+            return False
+        number, size = node._sequence_nr(), int(made.numel())
+        return any(first <= number <= last and size == scores for first, last, scores in self._attentions)
+
+    # -- the result
+
+    def taken(self) -> TakenBlocks:
+        """Return what was taken, after the end."""
+        doubts = [f"what {name} takes inside is not known" for name in self._unknown_names]
+        doubts += ["a tensor was copied to the device that it was on, of which one may be the host's"] * bool(
+            self._from_host
+        )
+        return TakenBlocks(
+            least=self._blocks(self._unknown | self._from_host),
+            most=self._blocks(frozenset()),
+            doubts=tuple(doubts),
+            lacks=tuple(self._lacks),
+            autocast=self._autocast,
+        )
+
+    def _blocks(self, without: set[int] | frozenset[int]) -> list[tuple[int, int]]:
+        sizes = self._sizes
+        return [
+            (number, 0 if entry & 3 else sizes[number]) for entry in self._log if (number := entry >> 2) not in without
+        ]
+
+
+def _compiles(callback: object) -> bool:
+    return callback is not None  # as it is where torch's own code is kept from being compiled
+
+
+def _called_by_autocast() -> bool:
+    return sys._getframe(2).f_globals.get("__name__") == "torch.amp.autocast_mode"  # a GradScaler asks too
+
+
+class _Call:
+    """One call from Python to torch, at a `site`, and what it has made so far."""
+
+    __slots__ = ("first_node", "is_alpha", "made", "noise", "noise_bytes", "scores", "site", "widened")
+
+    def __init__(self, site: tuple[int, int] = (0, -1), first_node: int = 0) -> None:
+        self.site, self.first_node = site, first_node
+        self.is_alpha = False
+        self.made: list[int] = []
+        self.widened: list[int] = []
+        self.noise: int | None = None
+        self.noise_bytes = 0
+        self.scores = 0
+
+
+class _Handle(ref):  # type: ignore[type-arg] # of a class of torch's
+    """A weak reference on a storage, which ends when its memory does, also where C++ alone held it."""
+
+    __slots__ = ("key", "number")
+
+    key: int
+    number: int
+
+
+def _mode(recorder: BlockRecorder) -> Any:
+    """Return the mode. It is put on the stack without `__enter__`, which would tell torch.compile to compile nothing."""
+    base = torch_module(_DISPATCH).TorchDispatchMode
+
+    class NoteBlocks(base):  # type: ignore[misc, valid-type]
+        supports_higher_order_operators = True
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # else torch imports its compiler
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            return True
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            __tracebackhide__ = True
+            result = func(*args, **kwargs) if kwargs else func(*args)
+            recorder.note(func, args, result, sys._getframe().f_back)
+            return result
+
+    native = torch_module("torch._C")._dynamo.eval_frame
+    skip = native._FrameExecStrategy(native._FrameAction.SKIP, native._FrameAction.DEFAULT)
+    for function in (NoteBlocks.__torch_dispatch__, *vars(BlockRecorder).values()):
+        if hasattr(function, "__code__"):  # else torch.compile may compile it, in code that it cannot compile whole
+            native.set_code_exec_strategy(function.__code__, skip)
+    return NoteBlocks()
+
+
+@contextlib.contextmanager
+def _foreach_as_on_cuda(tell: Callable[[str], object]) -> Iterator[None]:
+    """Let optimizers work on all parameters at once by default, as they do on CUDA, if their results are the same."""
+    module: Any = torch_module("torch.optim.optimizer")
+    real = module._get_foreach_kernels_supported_devices
+
+    def _get_foreach_kernels_supported_devices() -> list[str]:
+        asking = sys._getframe(2).f_globals.get("__name__", "")
+        if asking.rpartition(".")[2] in FOREACH_OPTIMIZERS:
+            return [*real(), "cpu"]
+        tell(f"{asking} works on all parameters at once on CUDA alone")
+        return list(real())
+
+    module._get_foreach_kernels_supported_devices = _get_foreach_kernels_supported_devices
+    try:
+        yield
+    finally:
+        if module._get_foreach_kernels_supported_devices is _get_foreach_kernels_supported_devices:
+            module._get_foreach_kernels_supported_devices = real
+
+
+def record_blocks() -> BlockRecorder | None:
+    """Return a recorder for the imported torch; None without torch, or where it has a device."""
+    torch = loaded_torch()
+    return None if torch is None or _has_device(torch) else BlockRecorder(torch)
+
+
+def _has_device(torch: Any) -> bool:
+    """Return whether torch has a device here, without touching one: CUDA's number is asked of the driver's manager."""
+    accelerator = torch.accelerator.current_accelerator()  # of the build, or registered
+    if accelerator is None:
+        return False
+    if accelerator.type != "cuda":
+        return True
+    cuda = torch.cuda
+    if cuda.is_initialized():
+        return True
+    count = cuda._device_count_amdsmi if torch.version.hip else cuda._device_count_nvml
+    return bool(count() > 0)
