@@ -15,7 +15,8 @@ import pytest
 
 from pytest_gpuleak.adapters.host.heap_peak import HeapPeak, LinesAtPeak
 from pytest_gpuleak.heap.collector import collect_whole
-from pytest_gpuleak.model.findings import Finding, Peak, encode_finding
+from pytest_gpuleak.model.finding_codec import encode_finding
+from pytest_gpuleak.model.findings import Finding, Peak
 from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.outcomes import TestRecord
 from pytest_gpuleak.model.peak_parts import located
