@@ -44,6 +44,7 @@ def pytest_configure(config):
             "reports": [str(path) for path in settings.report_paths],
             "run": {
                 "budget_bytes": settings.budget_bytes,
+                "estimate": settings.estimate,
                 "clean": settings.clean,
                 "top": settings.top,
                 "snapshots": settings.snapshots and str(settings.snapshots),
