@@ -57,10 +57,14 @@ def test_command_line_and_ini(
     assert run_policy(f"--gpu-leak-{name}={value}").error == f"--gpu-leak-{name}: {said}"
 
     ini_name = f"gpu_leak_{name.replace('-', '_')}"
-    assert run_policy("-o", f"{ini_name}={value}").error == f"ini value {ini_name}, given with -o: {said}"
-
     ini = pytester.makeini(f"[pytest]\n{ini_name} = {value}\n")
     assert run_policy().error == f"ini value {ini_name} in {ini}: {said}"
+
+
+def test_an_ini_value_that_is_given_on_the_command_line(run_policy: RunPolicy) -> None:
+    said = f"'few' is not accepted, {COUNTS}"
+    run = run_policy("-o", "gpu_leak_tensors=few")
+    assert run.error == f"ini value gpu_leak_tensors, given with -o: {said}"
 
 
 def test_a_switch_of_the_run_is_true_or_false(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:

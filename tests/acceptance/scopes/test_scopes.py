@@ -14,33 +14,35 @@ pytestmark = pytest.mark.newest
 SCOPES = ["class", "module", "package", "session"]
 
 
-@pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("mode", ["epoch", "scan"])
-def test_wider_fixtures_are_not_the_tests(run: Runner, scope: str, mode: str) -> None:
+def test_wider_fixtures_are_not_the_tests(run: Runner, mode: str) -> None:
     found = run(
-        f"""
-        import pytest
+        "import pytest\n"
+        + "".join(
+            f"""
+@pytest.fixture(scope="{scope}")
+def model_of_{scope}():
+    yield [Buffer(2**21)]
 
-        @pytest.fixture(scope="{scope}")
-        def model():
-            yield [Buffer(2**21)]
+@pytest.fixture(scope="{scope}")
+def late_of_{scope}(model_of_{scope}):
+    return Buffer(2**21)
 
-        @pytest.fixture(scope="{scope}")
-        def late(model):
-            return Buffer(2**21)
+class TestOf{scope}:
+    def test_one(self, model_of_{scope}):
+        assert model_of_{scope}
 
-        class TestIt:
-            def test_one(self, model):
-                assert model
+    def test_two(self, request):
+        assert request.getfixturevalue("late_of_{scope}")
 
-            def test_two(self, request):
-                assert request.getfixturevalue("late")
-
-            def test_three(self, model, late):
-                pass
-        """,
+    def test_three(self, model_of_{scope}, late_of_{scope}):
+        pass
+"""
+            for scope in SCOPES
+        ),
         f"--gpu-leak-scan={mode}",
     )
+    found.result.assert_outcomes(passed=12)
     assert set(found.verdicts.values()) == {"clean"}
     assert found.report["fixtures"] == []
     assert found.result.ret == 0
@@ -237,51 +239,55 @@ def test_a_failed_test_does_not_blame_its_fixture(run: Runner) -> None:
     found.result.assert_outcomes(failed=1)
 
 
-@pytest.mark.parametrize("scope", ["class", "module", "session"])
 @pytest.mark.parametrize("option", ["--gpu-leak-cycles=note", "--gpu-leak-cycles=fail"])
-def test_the_garbage_of_a_failure_is_not_the_fixtures(run: Runner, scope: str, option: str) -> None:
-    source = f"""
-        import gc, pytest
+def test_the_garbage_of_a_failure_is_not_the_fixtures(run: Runner, option: str) -> None:
+    scopes = ("class", "module", "session")
+    source = """
+import gc, pytest
 
-        gc.disable()  # garbage stays until the plugin asks for it
-        KEPT = []
+gc.disable()  # garbage stays until the plugin asks for it
+""" + "".join(
+        f"""
+@pytest.fixture(scope="{scope}")
+def broken_of_{scope}():
+    value = Buffer(2**21)
+    try:
+        raise RuntimeError("no model")
+    except RuntimeError as error:
+        kept = error  # a cycle: the error, its traceback, this frame
+        raise
 
-        @pytest.fixture(scope="{scope}")
-        def broken():
-            value = Buffer(2**21)
-            try:
-                raise RuntimeError("no model")
-            except RuntimeError as error:
-                kept = error  # a cycle: the error, its traceback, this frame
-                raise
+@pytest.fixture(scope="{scope}")
+def model_of_{scope}():
+    yield Buffer(2**21)
 
-        @pytest.fixture(scope="{scope}")
-        def model():
-            yield Buffer(2**21)
+class TestOf{scope}:
+    def test_broken(self, broken_of_{scope}):
+        pass
 
-        class TestIt:
-            def test_broken(self, broken):
-                pass
+    def test_failing(self, model_of_{scope}):
+        try:
+            assert not model_of_{scope}
+        except AssertionError as error:
+            kept = error
+            raise
 
-            def test_failing(self, model):
-                try:
-                    assert not model
-                except AssertionError as error:
-                    kept = error
-                    raise
+    def test_skipped(self, model_of_{scope}):
+        pytest.skip(str(len(model_of_{scope}.__class__.__name__)))
 
-            def test_skipped(self, model):
-                pytest.skip(str(len(model.__class__.__name__)))
+    def test_passing(self, model_of_{scope}):
+        pass
 
-            def test_passing(self, model):
-                pass
-
-        def test_next():
-            pass
-    """
+def test_next_of_{scope}():
+    pass
+"""
+        for scope in scopes
+    )
     found = run(source, option, apart=True)
     assert found.report["fixtures"] == []
-    assert found.verdicts["TestIt::test_passing"] == found.verdicts["test_next"] == "clean"
+    for scope in scopes:
+        verdicts = (found.verdicts[f"TestOf{scope}::test_passing"], found.verdicts[f"test_next_of_{scope}"])
+        assert verdicts == ("clean", "clean"), scope
 
 
 @pytest.mark.parametrize("ending", ["pytest.skip()", "assert not model"])
