@@ -21,6 +21,8 @@ _DISPATCH: Final = "torch.utils._python_dispatch"
 _FRESH: Final = "lift_fresh"
 """The operator to which `torch.tensor` gives what it has just made, unseen by any mode."""
 
+_MOST_LACKS: Final = 5
+
 TRACED: Final = "torch.jit.trace was called, whose memory is not counted"
 
 
@@ -111,7 +113,7 @@ def counted_storages(blocks: HostBlocks, lacks: list[str]) -> Iterator[None]:
                 try:
                     storages.note(func, (args, kwargs), result)
                 except Exception as error:  # noqa: BLE001 - the user's run goes on
-                    lacks.append(f"torch's storages ({type(error).__name__}: {printable(str(error))[:100]})")
+                    _note(lacks, f"torch's storages ({type(error).__name__}: {printable(str(error))[:100]})")
             return result
 
     with contextlib.ExitStack() as context:
@@ -126,6 +128,11 @@ def counted_storages(blocks: HostBlocks, lacks: list[str]) -> Iterator[None]:
             active = False  # a thread that still runs keeps its mode, which does nothing from here on
 
 
+def _note(lacks: list[str], said: str) -> None:
+    if said not in lacks and len(lacks) < _MOST_LACKS:
+        lacks.append(said)
+
+
 @contextlib.contextmanager
 def _outside_traces(torch: Any, dispatch: Any, lacks: list[str]) -> Iterator[None]:
     """Leave the mode while `torch.jit.trace` runs: under any mode its check of the trace fails."""
@@ -133,7 +140,7 @@ def _outside_traces(torch: Any, dispatch: Any, lacks: list[str]) -> Iterator[Non
     traced = module._trace_impl
 
     def _trace_impl(*args: Any, **kwargs: Any) -> Any:
-        lacks.append(TRACED)
+        _note(lacks, TRACED)
         with dispatch._disable_current_modes():
             return traced(*args, **kwargs)
 

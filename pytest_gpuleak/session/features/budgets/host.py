@@ -16,7 +16,7 @@ import pytest
 from pytest_gpuleak.adapters.host.heap_peak import HeapPeak, LinesAtPeak
 from pytest_gpuleak.heap.collector import collect_whole
 from pytest_gpuleak.model.finding_codec import encode_finding
-from pytest_gpuleak.model.findings import Finding, Peak
+from pytest_gpuleak.model.findings import Contribution, Finding, Peak
 from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.outcomes import TestRecord
 from pytest_gpuleak.model.peak_parts import located
@@ -174,7 +174,7 @@ class HostBudgetHooks(ShowsExcess):
             if heap.why_not:
                 return heap.why_not
             peak = heap.peak("cpu")
-            return dataclasses.replace(peak, lacks=(*peak.lacks, *dict.fromkeys(lacks)))
+            return dataclasses.replace(peak, lacks=(*peak.lacks, *lacks))
         finally:
             attempts.attempt = self._stage = None
 
@@ -224,6 +224,13 @@ def finding_of(budget: Budget, peak: Peak) -> Finding:
         bytes_per_run=0,
         fingerprint=fingerprint("budget host", None),
         metric="heap",
+        contributions=tuple(
+            Contribution(
+                f"{part.created.file}:{part.created.line} ({part.category})", part.bytes, part.count, part.created
+            )
+            for part in peak.parts
+            if part.created is not None
+        ),
         evidence=(
             f"peak: {format_bytes(peak.bytes)} over what was before, in a re-run",
             f"budget: {format_bytes(budget.bytes)}, by {budget.source}",
