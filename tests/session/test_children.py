@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import socket
 import sys
@@ -212,6 +213,22 @@ def test_a_process_without_this_version_is_told_once(run: Run, greeting: dict[st
     assert run.test() == run.test() == ()
     assert [line.rpartition(": ")[2] for line in run.told] == [told]
     assert agent.asked == []
+
+
+def test_a_process_that_runs_and_does_not_greet_is_waited_for_once(run: Run) -> None:
+    listener = run.agents_._listener
+    listener.expected.append(os.getpid())
+    assert run.test() == ()
+    assert run.told == [
+        f"pid {os.getpid()} is not checked: it has not greeted within 0.2 s, and none is waited for any more"
+    ]
+    for how in ("multiprocessing.popen_fork", "loky.backend.popen_loky_posix"):
+        process: Any = multiprocessing.Process()
+        process._popen = type("Popen", (), {"__module__": how})()
+        listener._expects = False
+        assert not listener._is_entered(process)
+        listener._expects = True
+        assert listener._is_entered(process) is how.startswith("multi")
 
 
 @pytest.mark.parametrize("kind", ["retained", "unconfirmed", "cycle"])

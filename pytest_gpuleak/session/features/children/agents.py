@@ -135,8 +135,10 @@ class Agents:
             left = until - perf_counter()
             if left <= 0:
                 for pid in expected:
-                    self._tell(f"pid {pid} is not checked: it has not greeted within {START_S:g} s")
-                expected.clear()
+                    self._tell(
+                        f"pid {pid} is not checked: it has not greeted within {START_S:g} s, and none is waited for any more"
+                    )
+                self._listener.expect_none()
                 return
             silent = [one for one in self._all if one.process is None]
             wait([self._listener, *silent], min(left, 0.05))  # a process may end without a greeting

@@ -19,7 +19,7 @@ from pytest_gpuleak.model.version import __version__
 from pytest_gpuleak.session.features.children.connection import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from multiprocessing.process import BaseProcess
 
 PTH = "pytest_gpuleak.pth"
@@ -38,6 +38,7 @@ class Listener:
         self._folder = _make_folder()
         self.expected: list[int] = []
         """The pids of processes that will greet, and have not yet when they were last looked at."""
+        self._expects = True
         self._has_pth = has_pth()
         try:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -48,9 +49,9 @@ class Listener:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
         self._undo = [hook.enter_children(), self._watch_starts()]
-        run = hook.Run(str(self._folder / "s"), root, str(self._pid), __version__)
+        self._run = hook.Run(str(self._folder / "s"), root, str(self._pid), __version__).text
         self._before = os.environ.get(hook.ENV)
-        os.environ[hook.ENV] = run.text
+        os.environ[hook.ENV] = self._run
         self._opened = True
 
     def accept(self) -> list[Connection]:
@@ -64,14 +65,27 @@ class Listener:
 
     def expect(self, pids: Iterable[int]) -> None:
         """Wait for the greetings of processes whose interpreter is this one, with this run in their environment."""
-        if self._has_pth:
+        if self._has_pth and self._expects:
             self.expected += [pid for pid in pids if pid not in self.expected and self._will_greet(pid)]
+
+    def expect_none(self) -> None:
+        """Wait for no greeting any more: one that has not come in time is enough to wait for."""
+        self.expected.clear()
+        self._expects = False
+
+    def _is_entered(self, process: BaseProcess) -> bool:
+        """Tell whether a process has what starts an agent: not where another library starts it (loky), or it has another run."""
+        how = type(getattr(process, "_popen", None)).__module__
+        return self._expects and how.startswith("multiprocessing.popen_") and self._is_in(os.environ)
+
+    def _is_in(self, environment: Mapping[str, str]) -> bool:
+        return environment.get(hook.ENV) == self._run
 
     def _will_greet(self, pid: int) -> bool:
         command = command_line(pid)
         options = itertools.takewhile(lambda part: part.startswith("-"), command[1:])
         without_site = any("S" in part for part in options if not part.startswith(("--", "-X", "-W", "-c", "-m")))
-        ours = command[:1] == [sys.executable] and environment_of(pid).get(hook.ENV) == os.environ.get(hook.ENV)
+        ours = command[:1] == [sys.executable] and self._is_in(environment_of(pid))
         return ours and not without_site and not hook.is_left_out(command)
 
     def fileno(self) -> int:
@@ -104,7 +118,7 @@ class Listener:
 
         def start(this: BaseProcess) -> None:
             original(this)
-            if this.pid is not None and os.getpid() == self._pid:
+            if this.pid is not None and os.getpid() == self._pid and self._is_entered(this):
                 self.expected.append(this.pid)
 
         def undo() -> None:
