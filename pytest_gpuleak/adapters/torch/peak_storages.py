@@ -12,11 +12,10 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
+from pytest_gpuleak.adapters.arrays import select_arrays
 from pytest_gpuleak.adapters.torch.peak_steps import Record, StepLog
 from pytest_gpuleak.adapters.torch.storages import StorageReference
-from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.heap.collector import get_objects, whole_heap
-from pytest_gpuleak.heap.type_sieve import TypeSieve
 
 if TYPE_CHECKING:
     from pytest_gpuleak.adapters.torch.peak_places import Place, Places
@@ -67,7 +66,7 @@ class Storages:
     def note_existing(self, tensor_class: type) -> None:
         """Note the storages that exist now, which count as there before. Storages of C++ alone are not met."""
         with whole_heap():
-            for tensor in TypeSieve(lambda kind: is_kind_of(kind, tensor_class)).pick(get_objects()):
+            for tensor in select_arrays(get_objects(), [tensor_class]):
                 with contextlib.suppress(Exception):  # sparse and wrapping tensors have none
                     self._keep_apart(self._address(tensor), tensor)
 

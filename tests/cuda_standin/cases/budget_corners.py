@@ -12,6 +12,11 @@ RUNS = []
 pytestmark = pytest.mark.max_gpu_mb(4)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def context():
+    torch.ones(1, device="cuda")
+
+
 def block(size, device="cuda:0"):
     return torch.empty(size * MIB, dtype=torch.uint8, device=device)
 

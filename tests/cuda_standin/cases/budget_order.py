@@ -52,6 +52,27 @@ def test_within_before_the_workspace():
     product()
 
 
+STATES = []
+
+
+def use_library():
+    """Stand for cuDNN, whose state for dropout is made once, in a block of this size."""
+    if not STATES:
+        size = (48 << 10) * torch.cuda.get_device_properties(0).multi_processor_count
+        STATES.append(torch.cuda.caching_allocator_alloc(size))
+    block(1)
+
+
+@pytest.mark.max_gpu_mb(1)
+def test_within_beside_a_state():
+    use_library()
+
+
+@pytest.mark.max_gpu_mb(1)
+def test_within_beside_a_state_again():
+    use_library()
+
+
 @pytest.fixture(scope="module")
 def weights():
     return product()
