@@ -1,11 +1,12 @@
-"""Hold the estimate of CUDA's peak to CUDA's allocator: measure on a machine with CUDA, then compare.
+"""Hold the estimate of CUDA's peak to CUDA's allocator: measure on a machine with CUDA, then estimate anywhere.
 
 Usage, from the repository:
-    python benchmarks/estimate.py measure measured.json    (a build of torch with CUDA, or the stand-in of tests/cuda_standin)
-    python benchmarks/estimate.py compare measured.json [--table docs/estimate.md | NAME]    (any build; no device is used)
+    python benchmarks/estimate.py measure FILE      (a build of torch with CUDA, or the stand-in of tests/cuda_standin)
+    python benchmarks/estimate.py estimate FILE [NAME]    (any build; no device is used; models whose names have NAME)
+    python benchmarks/estimate.py table FILE docs/estimate.md
 
-`measure` takes the workspaces of cuBLAS out by using them before. Recurrent layers run without cuDNN on the stand-in,
-which has none, and are not estimated. `--table` writes the rows between two marks of a page.
+FILE is JSON, to which `estimate` adds. `measure` takes the workspaces of cuBLAS out by using them before. Recurrent layers
+run without cuDNN there, which the stand-in has not, and are not estimated.
 """
 
 from __future__ import annotations
@@ -49,56 +50,64 @@ def measure(path: str) -> None:
     pathlib.Path(path).write_text(json.dumps(found, indent=1) + "\n")
 
 
-def compare(path: str, page: str | None, only: str = "") -> None:
-    """Print each model's error in percent, or those whose names have `only`; write a table if a page is given."""
-    measured = json.loads(pathlib.Path(path).read_text())
-    rows = []
+def estimate(path: str, only: str) -> None:
+    """Estimate each model, or those whose names have `only`, and print the errors in percent."""
+    file = pathlib.Path(path)
+    measured = json.loads(file.read_text())["models"]
     for name, start in MODELS.items():
-        if name not in measured["models"] or (only and only not in name):
+        if name not in measured or only not in name:
             continue
         torch.manual_seed(0)
         recorder = BlockRecorder(torch)
         recorder.begin()
-        began = time.perf_counter()
         start("cpu")
         recorder.end()
-        seconds = time.perf_counter() - began
         taken = recorder.taken()
         least, most = peak_of(taken.least), peak_of(taken.most)
-        true, reserved = measured["models"][name]
-        error, of_reserved = (
-            100 * (one / other - 1) for one, other in ((least.allocated, true), (least.reserved, reserved))
-        )
-        doubt = most.allocated - least.allocated
+        errors = [100 * (one / other - 1) for one, other in zip(least, measured[name], strict=True)]
+        doubt = (most.allocated - least.allocated) / MIB
         print(
-            f"{name:40} {true / MIB:8.2f} {error:+6.1f}% reserved {of_reserved:+6.1f}% doubt {doubt / MIB:.2f} {seconds:.1f}s {taken.lacks}"
+            f"{name:40} {errors[0]:+6.1f} % reserved {errors[1]:+6.1f} % doubt {doubt:.1f} MiB {taken.lacks}",
+            flush=True,
         )
-        said = f"{least.allocated / MIB:.1f} MiB | {error:+.1f} %"
-        if taken.lacks:
-            said = f"not checked: {taken.lacks[0]} |"
-        rows.append((name, f"| {name} | {true / MIB:.1f} MiB | {said} |"))
-    if page is not None:
-        _write(pathlib.Path(page), measured, rows)
+        found = json.loads(file.read_text())
+        found.setdefault("estimated", {})[name] = [*least, most.allocated, *taken.lacks]
+        file.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def _write(page: pathlib.Path, measured: dict[str, str], rows: list[tuple[str, str]]) -> None:
-    head = "| model | measured | estimated | error |\n| --- | --- | --- | --- |"
-    first = "\n".join(row for name, row in rows if name in FIRST)
-    later = "\n".join(row for name, row in rows if name in LATER)
-    said = (
-        f"Measured by torch {measured['torch']} on {measured['device']}, estimated by torch {torch.__version__}, "
-        f"on {time.strftime('%Y-%m-%d')}.\n\nThe models by which the rules were found:\n\n{head}\n{first}\n\n"
-        f"Models written afterwards:\n\n{head}\n{later}"
+def table(path: str, page: str) -> None:
+    """Write the tables between two marks of a page."""
+    found = json.loads(pathlib.Path(path).read_text())
+    head = "| model | measured | estimated | error |\n| --- | --- | --- | --- |\n"
+    first, later = (
+        "\n".join(_row(name, found) for name in part if name in found["estimated"]) for part in (FIRST, LATER)
     )
-    text = page.read_text()
-    marks = r"(<!-- estimate: begin -->\n).*?(\n<!-- estimate: end -->)"
-    page.write_text(re.sub(marks, lambda found: f"{found[1]}{said}{found[2]}", text, flags=re.DOTALL))
+    said = (
+        f"Measured by torch {found['torch']} on {found['device']}, estimated by torch {torch.__version__}, "
+        f"on {time.strftime('%Y-%m-%d')}.\n\nThe models by which the rules were found:\n\n{head}{first}\n\n"
+        f"Models written afterwards:\n\n{head}{later}"
+    )
+    file = pathlib.Path(page)
+    marks = r"(<!-- estimate: begin -->\n).*?(<!-- estimate: end -->)"
+    file.write_text(re.sub(marks, lambda mark: f"{mark[1]}{said}\n{mark[2]}", file.read_text(), flags=re.DOTALL))
+
+
+def _row(name: str, found: dict[str, dict[str, list[int]]]) -> str:
+    true = found["models"][name][0]
+    least, _, most, *lacks = found["estimated"][name]
+    if lacks:
+        return f"| {name} | {true / MIB:.1f} MiB | not checked: {lacks[0]} | |"
+    upper = f" to {most / MIB:.1f}" if most > least else ""
+    return f"| {name} | {true / MIB:.1f} MiB | {least / MIB:.1f}{upper} MiB | {100 * (least / true - 1):+.1f} % |"
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["measure"] and len(sys.argv) == 3:
-        measure(sys.argv[2])
-    elif sys.argv[1:2] == ["compare"] and len(sys.argv) in (3, 4, 5):
-        compare(sys.argv[2], sys.argv[4] if len(sys.argv) == 5 else None, sys.argv[3] if len(sys.argv) == 4 else "")
-    else:
-        sys.exit(__doc__)
+    match sys.argv[1:]:
+        case ["measure", path]:
+            measure(path)
+        case ["estimate", path, *only] if len(only) < 2:
+            estimate(path, *(only or [""]))
+        case ["table", path, page]:
+            table(path, page)
+        case _:
+            sys.exit(__doc__)

@@ -104,8 +104,11 @@ class BlockRecorder:
 
     def end(self) -> None:
         """Leave the mode, wherever it stands on the stack: a fixture's may be above it. Safe to call twice."""
-        if self._mode is not None and self._has_compiled():
-            self._lack(COMPILED)
+        try:
+            if self._mode is not None and self._has_compiled():
+                self._lack(COMPILED)
+        except Exception as error:  # noqa: BLE001
+            self._fault(error)
         self._leave()
         self._alive = {}
         with contextlib.suppress(Exception):

@@ -25,7 +25,7 @@ _REDUCTIONS: Final = frozenset(
         ("prod", "default"), ("prod", "dim_int"), ("any", "default"), ("all", "default"), ("max", "default"), ("min", "default"),
     )
 )  # fmt: skip
-_WIDE: Final = {"var": 4, "var_mean": 4, "std": 4, "argmax": 3, "argmin": 3}
+_WIDE: Final = {"var": 4, "var_mean": 4, "std": 4, "argmax": 4, "argmin": 4}
 """Numbers of 4 bytes that a value of these has while it is accumulated; of the others one."""
 
 _EMBEDDING_SORTED: Final = 3072
@@ -35,7 +35,7 @@ _ROWS_A_THREAD: Final = 10
 """`NROWS_PER_THREAD` of cuda/EmbeddingBackwardKernel.cu."""
 
 _UNKNOWN: Final = ("fft", "linalg", "lu_", "qr", "svd", "eig", "cholesky", "triangular_solve", "ctc", "sort", "topk",
-                   "unique", "median", "mode", "kthvalue", "cum", "_embedding_bag", "histc", "bincount", "multinomial")  # fmt: skip
+                   "unique", "median", "mode", "kthvalue", "_embedding_bag", "histc", "bincount", "multinomial")  # fmt: skip
 """What the names of operators begin with, below underscores, whose kernels take an amount that no rule here knows."""
 
 _UNKNOWN_FACTOR: Final = 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuleak.engine.peaks.allocator import PeakBytes, peak_of
@@ -68,7 +69,7 @@ def judge_estimate(budget: Budget, estimate: Estimate) -> Excess | str | None:
 
 
 class Estimator:
-    """Records tests, one at a time, from their setup to the end of their call."""
+    """Records tests, one at a time, from their setup to the end of their call. A fault costs the estimate alone."""
 
     def __init__(self, config: pytest.Config, meter: PeakMeter) -> None:
         self._config, self._meter = config, meter
@@ -76,7 +77,9 @@ class Estimator:
 
     def begin(self) -> None:
         """Begin to record a test; the meter tells which fixtures outlive it."""
-        self._recorder = shared_frameworks(self._config).block_recorder()
+        self._recorder = None
+        with contextlib.suppress(Exception):  # `judge` meets the fault again, and tells it
+            self._recorder = shared_frameworks(self._config).block_recorder()
         if self._recorder is not None:
             self._meter.follow(self._recorder)
             self._recorder.begin()
@@ -95,7 +98,10 @@ class Estimator:
     def judge(self, budget: Budget) -> Excess | str | None:
         """Judge the test that was recorded, which has used no device, and forget the record."""
         recorder = self._recorder
-        if recorder is None:
-            return NO_DEVICE if shared_frameworks(self._config).block_recorder() is None else LATE
         self.drop()
-        return judge_estimate(budget, estimate_of(recorder.taken()))
+        try:
+            if recorder is not None:
+                return judge_estimate(budget, estimate_of(recorder.taken()))
+            return NO_DEVICE if shared_frameworks(self._config).block_recorder() is None else LATE
+        except Exception as error:  # noqa: BLE001 - a torch without what this needs
+            return f"not estimated, since {clean_text(f'{type(error).__name__}: {error}', 120)}"
