@@ -268,23 +268,30 @@ class LeakCheck:
                     self.devices.why_unchecked("during", attempt.nodeid)
             else:
                 judged = self._postpone(item)
-                self._drop_agents()
             if isinstance(judged, str):
                 return self.attempts.give_up(item, judged)
             if seen is not None:
                 seen()
             tracker.end_test()
         verdict, findings = judged
-        if self.agents is not None and self.agents.unchecked and verdict == "clean":
-            verdict, attempt.why = "unchecked", "; ".join(self.agents.unchecked)
+        verdict = self._checked_elsewhere(verdict, attempt)
         record = self.attempts.end(item, verdict, findings, memory, began)
         if record.verdict == "clean" and runs_elsewhere(item):
             return record._replace(verdict="unchecked", why_unchecked=ELSEWHERE)
         return record
 
+    def _checked_elsewhere(self, verdict: Verdict, attempt: Attempt) -> Verdict:
+        """Return the verdict; a clean test is unchecked where a helper process could not be checked."""
+        if verdict == "clean" and self.agents is not None and self.agents.unchecked:
+            attempt.why = "; ".join(self.agents.unchecked)
+            return "unchecked"
+        return verdict
+
     def _postpone(self, item: pytest.Item) -> tuple[Verdict, tuple[Finding, ...]]:
         """Leave a failed test unchecked: its traceback holds its locals, and the values of its fixtures."""
         tracker = self.tracker
+        if self.agents is not None:
+            self.agents.drop()
         tracker.ownership.note_failure()
         released = tracker.take_released()
         if any(setup.holds_memory() for setup in released):
@@ -324,9 +331,9 @@ class LeakCheck:
             findings = (*self._check_suspect(ended, growth, arrays, processes, garbage), *findings)
         elif garbage is not None and self._garbage_check is not None:
             findings = self._garbage_check.findings(garbage, nodeid, policy)
-        of_agents = self._ask_agents(ended)
-        findings = (*findings, *of_agents)
-        if not (released or known or garbage or suspected or of_agents):
+        elsewhere = self._ask_agents(ended)
+        findings = (*findings, *(elsewhere or ()))
+        if not (released or known or garbage or suspected or elsewhere is not None):  # a re-run has moved the counters
             tracker.counters.carry_over()
         return self._conclude(findings, nodeid, policy) if findings else ("clean", ())
 
@@ -420,11 +427,13 @@ class LeakCheck:
 
         return ItemSubject(ended.item, ended.nextitem, expected_s, self.attempts, letting_go, self._settle_steps)
 
-    def _ask_agents(self, ended: EndedRun) -> tuple[Finding, ...]:
-        """Return what the test has left in helper processes, and run it again as often as their agents still ask for."""
-        agents = self.agents
-        if agents is None or not agents.has_judged:
-            return ()
+    def _ask_agents(self, ended: EndedRun) -> tuple[Finding, ...] | None:
+        """Return what the test has left in helper processes, and run it again as often as their agents still ask for.
+
+        None where no agent has judged it.
+        """
+        if self.agents is None or not self.agents.has_judged:
+            return None
         from pytest_gpuleak.engine.stages import CONFIRM
         from pytest_gpuleak.session.features.children.rerun import SharedSubject
 
@@ -435,18 +444,11 @@ class LeakCheck:
         began = perf_counter()
         try:
             with self.attempts.guard(CONFIRM, ended.attempt.nodeid), subject.confirming():
-                return agents.confirm(subject.run_for_agents)
+                return self.agents.confirm(subject.run_for_agents)
         finally:
             ended.attempt.note_check(began)
             self._check_fixtures(self.tracker.take_released())
         return ()
-
-    def _drop_agents(self) -> None:
-        """End what agents have begun to judge before a teardown failed."""
-        if self.agents is not None and self.agents.has_judged:
-            from pytest_gpuleak.engine.subject import RerunResult
-
-            self.agents.confirm(lambda: RerunResult(passed=False, why="the test did not pass"))
 
     def _conclude(
         self, findings: tuple[Finding, ...], nodeid: str, policy: Policy

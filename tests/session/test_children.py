@@ -188,6 +188,16 @@ def test_an_agent_that_ends_is_left_out_with_one_line(run: Run, answer: Any, tol
     assert run.agents_.unchecked == []
 
 
+def test_what_agents_judge_is_dropped_where_a_teardown_fails(run: Run) -> None:
+    told: list[dict[str, Any]] = []
+    run.agent(lambda message: [told.append(message), *growing(message)][1:])
+    run.agents_.begin(Policy())
+    run.agents_.end("t.py::test", True, tuple)
+    run.agents_.drop()
+    assert (told[-1]["op"], told[-1]["passed"]) == ("ran", False)
+    assert not run.agents_.has_judged
+
+
 def test_an_agent_that_never_judges_is_not_served_for_ever(run: Run) -> None:
     agent = run.agent(lambda message: [{"op": "ready", "seq": 1}] if message["op"] == "ran" else growing(message))
     assert run.test() == ()

@@ -293,6 +293,11 @@ class Agents:
             self.ready()
         return self.findings()
 
+    def drop(self) -> None:
+        """End what agents have begun to judge: the test's teardown has failed since."""
+        if self.has_judged:
+            self.confirm(lambda: RerunResult(passed=False, why="the test did not pass"))
+
     @property
     def has_judged(self) -> bool:
         """Tell whether an agent has judged the test, or is about to."""
