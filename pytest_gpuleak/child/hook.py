@@ -82,6 +82,9 @@ def start(name: str = "") -> None:
             entry.send(op="named", name=name)
     elif run is not None:
         if not _watches_forks:
+            # First: in a fork its own hook forgets all other threads, among them one that ours has started before.
+            import threading  # noqa: F401
+
             _watches_forks.append(True)
             os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
         if "multiprocessing" in sys.modules:

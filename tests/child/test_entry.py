@@ -9,6 +9,7 @@ import pickle
 import socket
 import subprocess
 import sys
+import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
@@ -131,3 +132,31 @@ def test_a_process_that_closes_all_descriptors_keeps_its_own_files(
     assert (tmp_path / "users").read_bytes() == b""
     with contextlib.suppress(OSError):
         entry.leave()
+
+
+@posix
+def test_a_fork_has_an_agent_of_its_own_and_ends_in_silence(listening: socket.socket) -> None:
+    text = """
+        import os, sys
+        assert "threading" not in sys.modules
+        from pytest_gpuleak.child.hook import start
+        start()
+        if (pid := os.fork()) == 0:
+            import threading
+            threading.active_count()
+            sys.exit()  # the interpreter's whole end, unlike `os._exit`
+        sys.exit(os.waitpid(pid, 0)[1])
+    """
+    path = os.path.dirname(os.path.dirname(os.path.dirname(hook.__file__)))  # noqa: PTH120
+    done = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(text)], env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    pids = []
+    for _ in range(2):
+        connection, _ = listening.accept()
+        with connection, connection.makefile() as lines:
+            pids.append(json.loads(lines.readline())["pid"])
+    output, _ = done.communicate(timeout=30)
+    assert (done.returncode, output) == (0, b"")
+    assert pids[0] == done.pid != pids[1]

@@ -190,7 +190,12 @@ def test_an_agent_that_ends_is_left_out_with_one_line(run: Run, answer: Any, tol
 
 def test_what_agents_judge_is_dropped_where_a_teardown_fails(run: Run) -> None:
     told: list[dict[str, Any]] = []
-    run.agent(lambda message: [told.append(message), *growing(message)][1:])
+
+    def answer(message: dict[str, Any]) -> list[Any]:
+        told.append(message)
+        return growing(message)
+
+    run.agent(answer)
     run.agents_.begin(Policy())
     run.agents_.end("t.py::test", True, tuple)
     run.agents_.drop()
