@@ -75,9 +75,9 @@ class Peaks:
     def why_not_compared(self, device: str, made: Made) -> str:
         """Tell why peaks of a type of device are not held against these; empty if they are. One of two torches is unknown."""
         if made.torch != self.made.torch:
-            return f"it was made with torch {self.made.torch or 'unknown'}, this is {made.torch or 'unknown'}"
+            return f"made with torch {self.made.torch or 'unknown'}, this is {made.torch or 'unknown'}"
         if device != "cpu" and made.gpu != self.made.gpu:
-            return f"it was made on {self.made.gpu or 'no GPU'}, this is {made.gpu or 'no GPU'}"
+            return f"made on {self.made.gpu or 'no GPU'}, this is {made.gpu or 'no GPU'}"
         return ""
 
 

@@ -84,8 +84,8 @@ def test_an_update_with_another_torch_begins_anew() -> None:
     [
         ("cpu", Made("2.13.0"), ""),
         ("cuda", TORCH, ""),
-        ("cuda", Made("2.13.0"), "it was made on NVIDIA H100, this is no GPU"),
-        ("cpu", Made("2.14.0", "NVIDIA H100"), "it was made with torch 2.13.0, this is 2.14.0"),
+        ("cuda", Made("2.13.0"), "made on NVIDIA H100, this is no GPU"),
+        ("cpu", Made("2.14.0", "NVIDIA H100"), "made with torch 2.13.0, this is 2.14.0"),
     ],
 )
 def test_another_torch_or_gpu_is_not_compared(device: str, made: Made, said: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.baseline.peaks import Made, Peaks, dump_peaks, load_peaks, parse_peaks, update_peaks
-from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
+from pytest_gpuleak.model.text import clean_text, format_bytes
 from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.terminal.lines import MARKUP, first_lines
 from pytest_gpuleak.session.config.given_values import find_given, read_value
@@ -170,9 +170,9 @@ class PeakRun:
     def _render_unmeasured(self) -> list[str]:
         """Write why tests have no peak, or were not compared: one line for all, by reason."""
         reasons = Counter(str(told["why"]) for told in self._told.values() if told.get("why"))
-        what = "were not compared" if self._path is not None and not self._updating else "were not measured"
+        what = "compared" if self._path is not None and not self._updating else "measured"
         return [
-            f"gpu-leak: peaks of {count_of(times, 'test')} {what if times > 1 else what.replace('were', 'was')}: {why}"
+            f"gpu-leak: the {'peak of 1 test was' if times == 1 else f'peaks of {times} tests were'} not {what}: {why}"
             for why, times in reasons.most_common(_LISTED)
         ]
 
