@@ -165,7 +165,7 @@ def _note_facts(run: Run) -> None:
     facts.add_run(*run.clean_up.sums())
     if run.check.devices.lost is not None:
         facts.lost_devices.append(run.check.devices.lost._asdict())
-    facts.helpers += run.attempt("adding up the memory of helper processes", run.check.helper_memory, list)
+    facts.helpers += run.attempt("adding up the memory of helper processes", run.check.helpers.memory, list)
 
 
 def _send(run: Run, records: list[FixtureRecord], output: dict[str, Any]) -> None:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.model.outcomes import CHECKED
 from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.device_answers import DeviceAnswers
+from pytest_gpuleak.session.helper_processes import HelperProcesses
 from pytest_gpuleak.session.item_harness import ItemHarness
 from pytest_gpuleak.session.late_findings import LateFindings
 from pytest_gpuleak.session.own_modules import OwnModules
 from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, shared_meter
 from pytest_gpuleak.session.pytest_internals import (
     DeferredFinalizerErrors,
-    fixtures_of,
     log_handlers,
     older_instance,
     release_values,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import SettleStep
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
-    from pytest_gpuleak.engine.detect.helper_memory import HelperWatch
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
     from pytest_gpuleak.engine.fixture_check import FixtureCheck
     from pytest_gpuleak.engine.garbage_check import Garbage, GarbageCheck
@@ -40,13 +39,11 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.runner import RunnerVerdict
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.model.findings import Finding, FixtureRecord
-    from pytest_gpuleak.model.helpers import HelperMemory, HelperReading
     from pytest_gpuleak.model.outcomes import FixturePlace, TestRecord, Verdict
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
     from pytest_gpuleak.session.attempt import Attempt, AttemptLog
     from pytest_gpuleak.session.features.baseline import BaselineRun
-    from pytest_gpuleak.session.features.children.agents import Agents
     from pytest_gpuleak.session.rerun.subject import ItemSubject
 
 
@@ -101,10 +98,7 @@ class LeakCheck:
         self._meter: PeakMeter | None = None
         self.devices = DeviceAnswers(tracker.counters, attempts.worker)
         self._instance: weakref.ref[object] | None = None
-        self._helpers: HelperWatch | None = None
-        self.agents: Agents | None = None
-        """The helper processes that are checked from within; None: none are."""
-        self._item: pytest.Item | None = None
+        self.helpers = HelperProcesses(tracker, attempts, self._own_modules, detailed=detailed)
 
     def start(self) -> None:
         """Begin to watch the process."""
@@ -147,11 +141,7 @@ class LeakCheck:
         if self.devices.lost is not None:
             return
         self._instance = older_instance(item)
-        if self.agents is not None:
-            self._item = item
-            self.agents.begin(policy)
-        self.tracker.processes.begin_run()
-        self._follow_helpers(lambda helpers: helpers.begin_test(attempt.nodeid))
+        self.helpers.begin(item, attempt, policy)
         older = self.knowledge.older(self.tracker)
         if not older.is_complete:
             older.look(self.tracker.detector, self.tracker.frameworks.arrays)
@@ -171,8 +161,7 @@ class LeakCheck:
         """See `FixtureEvents`."""
         began = perf_counter()
         self.tracker.setup_ends(fixture, duration_s, failed=failed)
-        if self.agents is not None:
-            self.agents.setup_ends(fixture)
+        self.helpers.setup_ends(fixture)
         self.attempts.charge(began)
 
     def teardown_begins(self, fixture: FixtureKey) -> None:
@@ -182,8 +171,7 @@ class LeakCheck:
         if setup is not None:
             self._free_failures()
             setup.outlived_failure = False
-        self._follow_helpers(lambda helpers: helpers.before_teardown(fixture))
-        self._end_in_agents()  # now: the process may end with the fixture
+        self.helpers.teardown_begins(fixture)
         self.tracker.teardown_begins(fixture)
         self.attempts.charge(began)
 
@@ -191,43 +179,10 @@ class LeakCheck:
         """See `FixtureEvents`."""
         began = perf_counter()
         self.tracker.teardown_ends(fixture)
-        if self.agents is not None:
-            self.agents.teardown_ends(fixture)
+        self.helpers.teardown_ends(fixture)
         for left in self.tracker.processes.take_left_by_fixtures():
             self._fixture_check().check_processes(left)
         self.attempts.charge(began)
-
-    def helper_memory(self) -> list[HelperMemory]:
-        """Return what helper processes of fixtures have had over the tests."""
-        if self._helpers is None:
-            return []
-        return self._helpers.helpers(self.attempts.worker, agent=self.settings.children == "agent")
-
-    def _note_helpers(self, readings: tuple[HelperReading, ...]) -> None:
-        if self.attempts.attempt is not None and self._detailed:
-            self.attempts.attempt.helpers = readings
-
-    def _follow_helpers(self, event: Callable[[HelperWatch], object]) -> None:
-        """Follow the memory of helper processes from the first on that a fixture starts. An error ends that, and no more."""
-        if self._helpers is None:
-            if not self.tracker.processes.has_owned or self.settings.children == "off":
-                return
-            self._own_modules.keep()
-            from pytest_gpuleak.engine.detect.helper_memory import HelperWatch
-
-            self._helpers = HelperWatch(self.tracker.processes, self.tracker.driver)
-        try:
-            event(self._helpers)
-        except Exception as error:  # noqa: BLE001 - no verdict comes of it
-            from pytest_gpuleak.engine.stages import FIGURES
-
-            self.attempts.faults.note(FIGURES, error, self.attempts.nodeid)
-
-    def _end_in_agents(self) -> None:
-        attempt, item = self.attempts.attempt, self._item
-        if self.agents is not None and attempt is not None and item is not None:
-            judge = attempt.outcome in CHECKED
-            self.agents.end(attempt.nodeid, judge, lambda: {id(fixture) for fixture in fixtures_of(item)})
 
     def call_ends(self) -> None:
         """Note whether the test ran beside other ranks, before its teardown destroys their group."""
@@ -249,13 +204,12 @@ class LeakCheck:
         if attempt is None:
             return None
         began = perf_counter()
-        self._follow_helpers(lambda helpers: self._note_helpers(helpers.end_test()))
+        self.helpers.read(attempt)
         if self._detailed:
             self.attempts.upcoming = () if nextitem is None else (nextitem.nodeid,)
         if self.devices.lost is not None:
             return self.attempts.give_up(item, self.devices.lost.reason)
-        self._end_in_agents()
-        self._item = None
+        self.helpers.end()
         release_values(item, self._log_handlers, tracker.counters.values_let_go)
         growth = tracker.counters.end(lambda: tracker.least_host_growth(attempt.policy))
         lost = self.devices.why_unchecked("during", attempt.nodeid)
@@ -274,24 +228,16 @@ class LeakCheck:
                 seen()
             tracker.end_test()
         verdict, findings = judged
-        verdict = self._checked_elsewhere(verdict, attempt)
+        verdict = self.helpers.settle(verdict, attempt)
         record = self.attempts.end(item, verdict, findings, memory, began)
         if record.verdict == "clean" and runs_elsewhere(item):
             return record._replace(verdict="unchecked", why_unchecked=ELSEWHERE)
         return record
 
-    def _checked_elsewhere(self, verdict: Verdict, attempt: Attempt) -> Verdict:
-        """Return the verdict; a clean test is unchecked where a helper process could not be checked."""
-        if verdict == "clean" and self.agents is not None and self.agents.unchecked:
-            attempt.why = "; ".join(self.agents.unchecked)
-            return "unchecked"
-        return verdict
-
     def _postpone(self, item: pytest.Item) -> tuple[Verdict, tuple[Finding, ...]]:
         """Leave a failed test unchecked: its traceback holds its locals, and the values of its fixtures."""
         tracker = self.tracker
-        if self.agents is not None:
-            self.agents.drop()
+        self.helpers.drop()
         tracker.ownership.note_failure()
         released = tracker.take_released()
         if any(setup.holds_memory() for setup in released):
@@ -331,7 +277,7 @@ class LeakCheck:
             findings = (*self._check_suspect(ended, growth, arrays, processes, garbage), *findings)
         elif garbage is not None and self._garbage_check is not None:
             findings = self._garbage_check.findings(garbage, nodeid, policy)
-        elsewhere = self._ask_agents(ended)
+        elsewhere = self._check_helpers(ended)
         findings = (*findings, *(elsewhere or ()))
         if not (released or known or garbage or suspected or elsewhere is not None):  # a re-run has moved the counters
             tracker.counters.carry_over()
@@ -411,7 +357,7 @@ class LeakCheck:
     def _subject(self, ended: EndedRun) -> ItemSubject:
         expected_s = ended.attempt.duration_s + ended.rebuilt_s
         letting_go = self.tracker.counters.values_let_go
-        if self.agents is not None:
+        if self.helpers.agents is not None:
             from pytest_gpuleak.session.features.children.rerun import SharedSubject
 
             return SharedSubject(
@@ -421,34 +367,18 @@ class LeakCheck:
                 self.attempts,
                 letting_go,
                 self._settle_steps,
-                agents=self.agents,
+                agents=self.helpers.agents,
             )
         from pytest_gpuleak.session.rerun.subject import ItemSubject
 
         return ItemSubject(ended.item, ended.nextitem, expected_s, self.attempts, letting_go, self._settle_steps)
 
-    def _ask_agents(self, ended: EndedRun) -> tuple[Finding, ...] | None:
-        """Return what the test has left in helper processes, and run it again as often as their agents still ask for.
-
-        None where no agent has judged it.
-        """
-        if self.agents is None or not self.agents.has_judged:
-            return None
-        from pytest_gpuleak.engine.stages import CONFIRM
-        from pytest_gpuleak.session.features.children.rerun import SharedSubject
-
-        self._own_modules.keep()
-        stop_timer(ended.item)
-        subject = self._subject(ended)
-        assert isinstance(subject, SharedSubject)
-        began = perf_counter()
-        try:
-            with self.attempts.guard(CONFIRM, ended.attempt.nodeid), subject.confirming():
-                return self.agents.confirm(subject.run_for_agents)
-        finally:
-            ended.attempt.note_check(began)
+    def _check_helpers(self, ended: EndedRun) -> tuple[Finding, ...] | None:
+        """Return what the test has left in helper processes; None where none has judged it."""
+        findings = self.helpers.confirm(ended.item, ended.attempt, lambda: self._subject(ended))
+        if findings is not None:
             self._check_fixtures(self.tracker.take_released())
-        return ()
+        return findings
 
     def _conclude(
         self, findings: tuple[Finding, ...], nodeid: str, policy: Policy

@@ -219,9 +219,9 @@ class Session:
             from pytest_gpuleak.session.features.children.agents import open_agents
 
             root = str(self._config.rootpath)
-            check.agents = open_agents(root, check.tracker.processes, check.attempts.tell)
-            if check.agents is not None:
-                self._config.add_cleanup(check.agents.close)
+            check.helpers.agents = open_agents(root, check.tracker.processes, check.attempts.tell)
+            if check.helpers.agents is not None:
+                self._config.add_cleanup(check.helpers.agents.close)
         peaks = manager.unregister(name="gpuleak-peak-hooks") if manager.hasplugin("gpuleak-peak-hooks") else None
         if peaks is not None:
             peaks.begin_beside(check.tracker)
