@@ -100,6 +100,10 @@ def explain_excess(
         if peak.workspaces_bytes is None or not least <= peak.bytes <= most:
             peak = with_total(dataclasses.replace(peak, workspaces_bytes=None), least)
         peak = _compared(peak, excess)
+    if excess.percent:
+        lacks, explained = peak.lacks, sum(part.bytes for part in peak.parts)
+        peak = with_total(peak, max(explained, excess.peak))
+        peak = dataclasses.replace(peak, lacks=lacks, estimated=True)  # the moment is not in doubt: no device counted
     before = excess.before if excess.budget.total else 0
     text = "\n".join(render_peak(peak, excess.budget.bytes - before))
     return Explained(peak, text, None if peak.workspaces_bytes is None else peak.bytes + before)
