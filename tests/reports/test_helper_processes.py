@@ -14,6 +14,7 @@ from pytest_gpuleak.reports.github import render_annotations
 from pytest_gpuleak.reports.html.rows import find_all
 from pytest_gpuleak.reports.html.tree import find_culprits
 from pytest_gpuleak.reports.junit import properties_of
+from pytest_gpuleak.reports.terminal.findings import render_briefly
 from pytest_gpuleak.reports.terminal.short_summary import render_short_summary
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def test_terminal_and_ci_say_who_in_which_process(make: type[Make]) -> None:
         f"LEAKED t.py::test_b - 4.0 MiB held by app.metrics.HISTORY in {NAMED}"
     ]
     assert NAMED in "".join(render_annotations(make.report(there)))
+    assert f"  process  {NAMED}" in render_briefly(make.finding(process=ENGINE))
     # The same global in two processes has two culprits.
     shown = "\n".join(render_report(make.report(here, there), 0))
     assert "in 2 tests" not in shown

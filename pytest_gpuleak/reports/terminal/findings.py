@@ -68,6 +68,8 @@ def render_briefly(finding: Finding, *, width: int = 80) -> list[str]:
         lines += [CutLine(labelled("cut at", place))] if place else []
     else:
         lines += _holder_lines(finding, width, every=False)
+    if finding.process is not None:
+        lines += wrapped("process", finding.process.text, width)
     if finding.hint:
         lines += wrapped("fix", _with_code(finding), width)
     if finding.metric is None:
