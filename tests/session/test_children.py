@@ -246,6 +246,30 @@ def test_a_process_that_runs_and_does_not_greet_is_waited_for_once(run: Run) -> 
         assert listener._is_entered(process) is how.startswith("multi")
 
 
+@pytest.mark.parametrize(
+    ("command", "ours", "greets"),
+    [
+        ([sys.executable, "server.py", "-S"], True, True),
+        ([sys.executable, "-I", "-X", "dev", "-m", "uvicorn"], True, True),
+        ([sys.executable, "server.py"], False, False),
+        ([sys.executable, "-S", "server.py"], True, False),
+        ([sys.executable, "-IS", "server.py"], True, False),
+        ([sys.executable, "-m", "pytest"], True, False),
+        (["python", "server.py"], True, False),
+        ([], True, False),
+    ],
+)
+def test_of_subprocesss_processes_those_that_will_greet_are_waited_for(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: list[str], ours: bool, greets: bool
+) -> None:
+    listener = run.agents_._listener
+    monkeypatch.setattr(listener, "_has_pth", True)
+    monkeypatch.setattr(listener_module, "command_line", lambda _: command)
+    monkeypatch.setattr(listener_module, "environment_of", lambda _: dict(os.environ) if ours else {})
+    listener.expect([4711])
+    assert listener.expected == [4711] * greets
+
+
 @pytest.mark.parametrize("kind", ["retained", "unconfirmed", "cycle"])
 def test_only_what_grows_fails(kind: Any) -> None:
     process = HelperProcess(7, "worker-12", "", None)
