@@ -199,14 +199,13 @@ def test_shrunk_peaks_are_told_and_a_part_of_a_run_updates_its_part(
     )
     ran = run_suite(HELD, "--gpu-leak-update-peaks", "test_it.py::test_train")
     ran.out.fnmatch_lines([f"gpu-leak: peaks gpu-peaks.toml: 0 added, 0 removed, 1 changed, {entries - 1} kept"])
-    assert (
-        run_suite(HELD, "-n1", values="5, 512, False, False").outcomes["failed"] == 3
-    )  # test_fails, and both have grown
+    # test_fails, and test_train has grown: without gradients a layer more keeps nothing more
+    assert run_suite(HELD, "-n1", values="5, 512, False, False").outcomes["failed"] == 2
     ran = run_suite(HELD, "--gpu-leak-peaks-tolerance=50%", values="5, 512, False, False")
     assert ran.outcomes["failed"] == 1
     ran = run_suite(HELD, "--gpu-leak", "--gpu-leak-warn", values="5, 512, False, False")
     assert ran.outcomes["failed"] == 1
-    ran.out.fnmatch_lines(["gpu-leak: peaks held to gpu-peaks.toml: 2 grown, *"])
+    ran.out.fnmatch_lines(["gpu-leak: peaks held to gpu-peaks.toml: 1 grown, *"])
 
 
 def test_a_file_of_another_torch_is_not_compared(run_suite: Callable[..., Ran], pytester: pytest.Pytester) -> None:
