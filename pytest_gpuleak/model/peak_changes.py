@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 UNEXPLAINED = "not explained"
 """The category of the row with what no part of a peak has."""
 
+UNSPLIT = "unsplit"
+"""The category of the row with what blocks have beyond what was asked for."""
+
 _CELL = 300
 """Longest cell of a row, in characters."""
 
@@ -90,9 +93,8 @@ def known_peak(nodeid: str, peak: Peak) -> KnownPeak:
 def rows_of(peak: Peak) -> tuple[PeakRow, ...]:
     """Return the rows of a peak, which add up to it."""
     rows = [_row(part) for part in peak.parts]
-    if peak.unexplained_bytes:
-        rows.append(PeakRow(UNEXPLAINED, peak.unexplained_bytes))
-    return tuple(rows)
+    beyond = ((UNSPLIT, peak.unsplit_bytes), (UNEXPLAINED, peak.unexplained_bytes))
+    return (*rows, *(PeakRow(category, size) for category, size in beyond if size))
 
 
 def _row(part: PeakPart) -> PeakRow:
@@ -101,7 +103,7 @@ def _row(part: PeakPart) -> PeakRow:
     place = part.note
     if not place and part.created is not None:
         place = f"{part.created.file}:{part.created.line} in {part.created.function}"
-    form = f"{part.dtype} [{', '.join(map(str, part.shape))}]"
+    form = f"{part.dtype} [{', '.join(map(str, part.shape))}]" if part.dtype else ""
     cells = (clean_text(cell, _CELL).replace("|", "/") for cell in (form, place, part.module))
     return PeakRow(part.category, part.bytes, part.count, *cells)
 

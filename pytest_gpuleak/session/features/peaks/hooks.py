@@ -67,10 +67,11 @@ class PeakHooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
-        """Forget the test before."""
+        """Forget the test before, and measure without workspaces: the order of the tests decides which allocates them."""
         if self._recorder is not None:
             self._recorder.stage("setup")
         elif self._meter.judges:
+            self._meter.begin(apart=True)
             self._passed, self._duration_s, self._peaks = True, 0.0, {}
             self._finding = self._peak = None
 
