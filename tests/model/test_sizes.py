@@ -93,7 +93,7 @@ def test_any_text_or_number_is_a_size_or_a_value_error(value: object) -> None:
 def test_the_default_in_the_help_is_the_policy_s_or_the_settings_own(option: Option) -> None:
     settings = Settings(enabled=False, policy=Policy())
     own = {**settings._asdict(), **settings.policy._asdict()}[option.target]
-    assert (kind_of(option).parse(option.default) if option.default else ()) == own
+    assert kind_of(option).parse(option.default) == own if option.default else not own
 
 
 def test_every_field_of_the_policy_and_the_settings_has_an_option() -> None:
