@@ -38,6 +38,7 @@ RECURRENT: Final = "a recurrent layer has run, of which cuDNN takes an unknown a
 THREADS: Final = "a thread was started"
 OPAQUE: Final = "a tensor class of its own, or one without storage, was used"
 OTHER_AUTOCAST: Final = "autocast was asked for on CUDA, which is not there, so that operators ran in full precision"
+AVERAGED: Final = "a moving average was updated, for which CUDA works on all parameters at once"
 HIGHER_ORDER: Final = "an operator of higher order has run"
 
 FOREACH_OPTIMIZERS: Final = ("adam", "adamw", "sgd")
@@ -461,23 +462,36 @@ def _mode(recorder: BlockRecorder) -> Any:
 
 @contextlib.contextmanager
 def _foreach_as_on_cuda(tell: Callable[[str], object]) -> Iterator[None]:
-    """Let optimizers work on all parameters at once by default, as they do on CUDA, if their results are the same."""
-    module: Any = torch_module("torch.optim.optimizer")
-    real = module._get_foreach_kernels_supported_devices
+    """Let optimizers work on all parameters at once by default, as they do on CUDA, if their results are the same.
 
-    def _get_foreach_kernels_supported_devices() -> list[str]:
+    Of what else asks for the devices on which that is the default, `tell` is told. Moving averages ask by themselves.
+    """
+    name = "_get_foreach_kernels_supported_devices"
+    optimizers: Any = torch_module("torch.optim.optimizer")
+    averages: Any = torch_module("torch.optim.swa_utils")
+    real = getattr(optimizers, name)
+
+    def for_optimizer() -> list[str]:
         asking = sys._getframe(2).f_globals.get("__name__", "")
         if asking.rpartition(".")[2] in FOREACH_OPTIMIZERS:
             return [*real(), "cpu"]
         tell(f"{asking} works on all parameters at once on CUDA alone")
         return list(real())
 
-    module._get_foreach_kernels_supported_devices = _get_foreach_kernels_supported_devices
+    def for_average() -> list[str]:
+        tell(AVERAGED)
+        return list(real())
+
+    asked = [(optimizers, for_optimizer, real), (averages, for_average, getattr(averages, name, None))]
+    replaced = [one for one in asked if one[2] is not None]
+    for module, function, _ in replaced:
+        setattr(module, name, function)
     try:
         yield
     finally:
-        if module._get_foreach_kernels_supported_devices is _get_foreach_kernels_supported_devices:
-            module._get_foreach_kernels_supported_devices = real
+        for module, function, before in replaced:
+            if getattr(module, name) is function:
+                setattr(module, name, before)
 
 
 def record_blocks() -> BlockRecorder | None:

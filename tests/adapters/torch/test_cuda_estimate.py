@@ -313,6 +313,11 @@ def test_what_cannot_be_estimated_is_told() -> None:
         layer(torch.ones(1, 2)).sum().backward()
         torch.optim.RAdam(layer.parameters()).step()
 
+    def averages() -> None:
+        average = torch.optim.swa_utils.AveragedModel(nn.Linear(2, 2))
+        for _ in range(2):
+            average.update_parameters(nn.Linear(2, 2))
+
     def other_autocast() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -329,6 +334,7 @@ def test_what_cannot_be_estimated_is_told() -> None:
     assert record(recurrent).lacks == (cuda_estimate.RECURRENT,)
     assert record(lambda: nn.GRU(4, 4)).lacks == ()
     assert record(other_optimizer).lacks == ("torch.optim.radam works on all parameters at once on CUDA alone",)
+    assert record(averages).lacks == (cuda_estimate.AVERAGED,)
     assert record(other_autocast).lacks == (cuda_estimate.OTHER_AUTOCAST,)
     assert record(thread).lacks == (cuda_estimate.THREADS,)
     assert record(lambda: torch.ones(4, 4).to_mkldnn()).lacks == (cuda_estimate.OPAQUE,)
