@@ -7,14 +7,14 @@ import hashlib
 import os
 import pickle
 import re
-import sys
 import tempfile
 import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.creation_lines import origin_at, printable
-from pytest_gpuleak.adapters.torch.lookup import loaded_torch, torch_module
+from pytest_gpuleak.adapters.torch.compiler import compiler_not_imported
+from pytest_gpuleak.adapters.torch.lookup import torch_module
 from pytest_gpuleak.model.findings import Contribution
 
 if TYPE_CHECKING:
@@ -170,26 +170,6 @@ def marked(torch: Any, mark: str) -> Iterator[None]:
         yield
     finally:
         change(before)
-
-
-@contextlib.contextmanager
-def compiler_not_imported() -> Iterator[None]:
-    """Keep a snapshot from importing torch's compiler, if the tests have not: 820 modules, 3.5 s of CPU.
-
-    A snapshot asks ``torch._inductor.codecache`` for the stacks of compiled code (``py_symbolize``,
-    torch/csrc/profiler/python/combined_traceback.cpp), of which there is none before that import.
-    """
-    torch = loaded_torch()
-    names: dict[str, Any] = {} if torch is None else vars(torch)
-    if not names or "_inductor" in names or "torch._inductor" in sys.modules:
-        yield
-        return
-    names["_inductor"] = stand_in = types.ModuleType("torch._inductor")
-    try:
-        yield
-    finally:
-        if names.get("_inductor") is stand_in:  # another thread may have imported the real one
-            del names["_inductor"]
 
 
 def clear_argument(memory: Any) -> dict[str, bool]:

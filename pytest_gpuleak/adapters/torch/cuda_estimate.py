@@ -17,6 +17,7 @@ from weakref import ref
 from pytest_gpuleak.adapters.arrays import walk_arrays
 from pytest_gpuleak.adapters.probe_protocol import TakenBlocks
 from pytest_gpuleak.adapters.torch import cuda_rules
+from pytest_gpuleak.adapters.torch.compiler import leave_uncompiled
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch, torch_module
 from pytest_gpuleak.heap.threads import started_threads
 from pytest_gpuleak.model.text import clean_text
@@ -452,11 +453,7 @@ def _mode(recorder: BlockRecorder) -> Any:
             recorder.note(func, args, result, sys._getframe().f_back)
             return result
 
-    native = torch_module("torch._C")._dynamo.eval_frame
-    skip = native._FrameExecStrategy(native._FrameAction.SKIP, native._FrameAction.DEFAULT)
-    for function in (NoteBlocks.__torch_dispatch__, *vars(BlockRecorder).values()):
-        if hasattr(function, "__code__"):  # else torch.compile may compile it, in code that it cannot compile whole
-            native.set_code_exec_strategy(function.__code__, skip)
+    leave_uncompiled(loaded_torch(), (NoteBlocks.__torch_dispatch__, *vars(BlockRecorder).values()))
     return NoteBlocks()
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuleak.adapters.arrays import walk_arrays
 from pytest_gpuleak.adapters.creation_lines import origin_at, printable
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
+from pytest_gpuleak.adapters.torch.compiler import OWN_FRAMES, leave_uncompiled, uncompiled
 from pytest_gpuleak.adapters.torch.lookup import accelerator_names, loaded_torch, torch_module
 from pytest_gpuleak.adapters.torch.peak_facts import Roles, SavedTensors
 from pytest_gpuleak.adapters.torch.peak_history import PeakHistory
@@ -281,44 +282,32 @@ def record_peak(is_user_file: Callable[[str], bool], device: str | None) -> Peak
 def _modes(torch: Any, record: PeakRecord) -> tuple[Any, Any]:
     dispatch = torch_module(_DISPATCH)
 
-    uncompiled = _uncompiled(torch)
+    keep_out = uncompiled(torch)
 
     class NoteOperators(dispatch.TorchDispatchMode):  # type: ignore[misc, name-defined] # torch is Any to a project without it
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
             return False  # torch's own way to keep the compiler out imports it: 820 modules, 3.5 s of CPU
 
+        supports_higher_order_operators = True  # else these raise (torch/_ops.py), and the re-run fails
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            with uncompiled():
+            with keep_out():
+                if not isinstance(func, torch._ops.OpOverload):
+                    return func(*args, **(kwargs or {}))
                 return record.run(func, args, kwargs)
 
     class NoteCalls(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            record.before_call(func, args)
+            with keep_out():
+                record.before_call(func, args)
             result = func(*args, **kwargs) if kwargs else func(*args)
-            record.after_call(args, result)
+            with keep_out():
+                record.after_call(args, result)
             return result
 
+    leave_uncompiled(torch, (NoteOperators.__torch_dispatch__, NoteCalls.__torch_function__, *OWN_FRAMES))
     return NoteOperators(), NoteCalls()
-
-
-def _uncompiled(torch: Any) -> Callable[[], contextlib.AbstractContextManager[object]]:
-    """Return a context in which torch's compiler takes no frame, as within `torch._dynamo.disable`."""
-    change = getattr(getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None), "set_eval_frame", None)
-    return contextlib.nullcontext if change is None else functools.partial(_Uncompiled, change)
-
-
-class _Uncompiled:
-    __slots__ = ("_before", "_change")
-
-    def __init__(self, change: Callable[[Any], Any]) -> None:
-        self._change = change
-
-    def __enter__(self) -> None:
-        self._before = self._change(None)
-
-    def __exit__(self, *exception: object) -> None:
-        self._change(self._before)
 
 
 def _moment_of(place: Place) -> PeakMoment:

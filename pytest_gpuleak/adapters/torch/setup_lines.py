@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.creation_lines import origin_at
-from pytest_gpuleak.adapters.torch.allocator_history import compiler_not_imported
+from pytest_gpuleak.adapters.torch.compiler import compiler_not_imported
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch, torch_module
 from pytest_gpuleak.adapters.torch.reading import memory_many
 

@@ -16,10 +16,10 @@ from pytest_gpuleak.adapters.torch.allocator_history import (
     PICKLE_PROTOCOL,
     RecordedHistory,
     blocks_alive,
-    compiler_not_imported,
     snapshot_name,
     write_snapshot,
 )
+from pytest_gpuleak.adapters.torch.compiler import compiler_not_imported
 from pytest_gpuleak.model.findings import Origin
 from tests.conftest import forget_torch
 
@@ -288,7 +288,7 @@ def test_a_snapshot_imports_no_compiler_and_leaves_one_that_is_imported(monkeypa
     asked: list[str] = []
     torch: Any = types.ModuleType("torch")
     torch.__getattr__ = asked.append
-    monkeypatch.setattr("pytest_gpuleak.adapters.torch.allocator_history.loaded_torch", lambda: torch)
+    monkeypatch.setattr("pytest_gpuleak.adapters.torch.compiler.loaded_torch", lambda: torch)
     monkeypatch.delitem(sys.modules, "torch._inductor", raising=False)
 
     with compiler_not_imported():

@@ -378,6 +378,13 @@ def error_in_a_module() -> None:
     nn.Sequential(nn.Sigmoid(), nn.Linear(3, 3))(torch.ones(4))
 
 
+def of_higher_order() -> str:
+    from torch._higher_order_ops.out_dtype import out_dtype
+
+    values = torch.ones(4, 4, dtype=torch.int8)
+    return str(out_dtype(torch.ops.aten.mm.default, torch.int32, values, values).dtype)
+
+
 class Tagged(torch.Tensor):  # type: ignore[misc]
     pass
 
@@ -403,6 +410,7 @@ KINDS: Final[dict[str, Callable[[], object]]] = {
     "reentrant checkpoint": reentrant_checkpoint,
     "error in a module": error_in_a_module,
     "subclass": lambda: type(torch.ones(4).as_subclass(Tagged) * 2).__name__,
+    "of higher order": of_higher_order,
     "random": lambda: str(torch.manual_seed(1) and torch.rand(4)),
 }
 
