@@ -22,7 +22,8 @@ import torch
 from estimate_models import FIRST, LATER
 
 from pytest_gpuleak.adapters.torch.cuda_estimate import BlockRecorder
-from pytest_gpuleak.engine.peaks.allocator import MIB, peak_of
+from pytest_gpuleak.engine.peaks.allocator import peak_of
+from pytest_gpuleak.model.sizes import MIB
 
 MODELS = {**FIRST, **LATER}
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pytest_gpuleak.model.sizes import MIB
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-MIB: Final = 1 << 20
 _UNIT: Final = 512
 """A block is a multiple of it (`kMinBlockSize`)."""
 
