@@ -93,6 +93,12 @@ def a_storage_resized_beside_its_tensor() -> None:
     tensor.untyped_storage().resize_(8 * MIB)
 
 
+@case(8, 1, 4, "activation", "forward")
+def normalised_by_batch() -> None:
+    images = torch.empty(16, 64, 32, 32, **ON)  # here
+    assert nn.BatchNorm2d(64, **ON)(images).requires_grad
+
+
 @case(12, 3, 4, "held", "call")
 def in_threads() -> None:
     barrier = threading.Barrier(3)
