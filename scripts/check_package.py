@@ -22,6 +22,8 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PTH = "pytest_gpuleak.pth"
+"""The file beside the package."""
 IN_WHEEL = ("py.typed", "reports/schema/report-1.schema.json", "reports/templates/report.html",
             "reports/rules.toml", "model/codes/kinds.toml", "hookspecs.py")  # fmt: skip
 """What the wheel must have of the package beside its modules."""
@@ -90,8 +92,10 @@ def check_wheel(wheel: Path) -> list[str]:
     faults += [
         f"the wheel has {name}, which is no part of it"
         for name in names
-        if not name.startswith(("pytest_gpuleak/", f"pytest_gpuleak-{version()}.dist-info/"))
+        if not name.startswith(("pytest_gpuleak/", f"pytest_gpuleak-{version()}.dist-info/")) and name != PTH
     ]
+    if PTH not in names:
+        faults.append(f"the wheel has no {PTH}, which lets agents into the processes of `subprocess`")
     if metadata["Version"] != version():
         faults.append(f"the wheel's version is {metadata['Version']}, the sources' {version()}")
     for field in ("Summary", "Requires-Python", "Description-Content-Type"):
