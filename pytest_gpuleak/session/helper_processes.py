@@ -37,6 +37,7 @@ class HelperProcesses:
         self._attempts = attempts
         self._own_modules = own_modules
         self._detailed = detailed
+        self._follows = attempts.settings.children != "off"
         self._memory: HelperWatch | None = None
         self._item: pytest.Item | None = None
         self.agents: Agents | None = None
@@ -48,7 +49,8 @@ class HelperProcesses:
             self._item = item
             self.agents.begin(policy)
         self._tracker.processes.begin_run()
-        self._follow(lambda memory: memory.begin_test(attempt.nodeid))
+        if self._are_owned():
+            self._follow(lambda memory: memory.begin_test(attempt.nodeid))
 
     def setup_ends(self, fixture: FixtureKey) -> None:
         """See `FixtureEvents`."""
@@ -57,7 +59,8 @@ class HelperProcesses:
 
     def teardown_begins(self, fixture: FixtureKey) -> None:
         """Read now what there is, and end the test there: the process may end with the fixture."""
-        self._follow(lambda memory: memory.before_teardown(fixture))
+        if self._are_owned():
+            self._follow(lambda memory: memory.before_teardown(fixture))
         self._end_in_agents()
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
@@ -67,6 +70,8 @@ class HelperProcesses:
 
     def read(self, attempt: Attempt) -> None:
         """Read their memory after a test."""
+        if not self._are_owned():
+            return
 
         def read(memory: HelperWatch) -> None:
             readings = memory.end_test()
@@ -121,11 +126,13 @@ class HelperProcesses:
             return []
         return self._memory.helpers(self._attempts.worker, agent=self._attempts.settings.children == "agent")
 
+    def _are_owned(self) -> bool:
+        """Tell whether a fixture has started a process whose memory is to be followed."""
+        return self._memory is not None or (self._follows and self._tracker.processes.has_owned)
+
     def _follow(self, event: Callable[[HelperWatch], object]) -> None:
         """Follow the memory from the first process on that a fixture starts. An error ends that reading, and no more."""
         if self._memory is None:
-            if not self._tracker.processes.has_owned or self._attempts.settings.children == "off":
-                return
             self._own_modules.keep()
             from pytest_gpuleak.engine.detect.helper_memory import HelperWatch
 

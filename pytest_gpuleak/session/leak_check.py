@@ -209,7 +209,8 @@ class LeakCheck:
             self.attempts.upcoming = () if nextitem is None else (nextitem.nodeid,)
         if self.devices.lost is not None:
             return self.attempts.give_up(item, self.devices.lost.reason)
-        self.helpers.end()
+        if self.helpers.agents is not None:
+            self.helpers.end()
         release_values(item, self._log_handlers, tracker.counters.values_let_go)
         growth = tracker.counters.end(lambda: tracker.least_host_growth(attempt.policy))
         lost = self.devices.why_unchecked("during", attempt.nodeid)
@@ -277,7 +278,7 @@ class LeakCheck:
             findings = (*self._check_suspect(ended, growth, arrays, processes, garbage), *findings)
         elif garbage is not None and self._garbage_check is not None:
             findings = self._garbage_check.findings(garbage, nodeid, policy)
-        elsewhere = self._check_helpers(ended)
+        elsewhere = None if self.helpers.agents is None else self._check_helpers(ended)
         findings = (*findings, *(elsewhere or ()))
         if not (released or known or garbage or suspected or elsewhere is not None):  # a re-run has moved the counters
             tracker.counters.carry_over()
