@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_gpuleak.engine.subject import RerunResult
+from pytest_gpuleak.engine.subject import RerunResult, Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from pytest_gpuleak.adapters.protocol import SettleStep
     from pytest_gpuleak.engine.subject import FindingsSoFar
 
 
@@ -25,11 +23,13 @@ class Wire(Protocol):
         """Wait for the next message."""
 
 
-class ElsewhereSubject:
-    """A test of the run: to run it again is to tell the run that this process is ready, and to wait."""
+class ElsewhereSubject(Subject):
+    """A test of the run: to run it again is to tell the run that this process is ready, and to wait.
+
+    The settle hook and the fixtures are the run's.
+    """
 
     counts_running_frames = True  # the loop of a server is one
-    expected_s: float | None = None
 
     def __init__(self, wire: Wire, nodeid: str, seq: int) -> None:
         self._wire = wire
@@ -51,18 +51,3 @@ class ElsewhereSubject:
         self._wire.send(op="ready", seq=self._seq)
         message = self._wire.receive()
         return RerunResult(message["op"] == "ran" and bool(message["passed"]), str(message.get("why", "")))
-
-    def confirming(self) -> AbstractContextManager[object]:
-        """Return a context that changes nothing."""
-        return contextlib.nullcontext()
-
-    def release(self) -> None:
-        """Do nothing: no runner is here."""
-
-    def settle_steps(self) -> Sequence[SettleStep]:
-        """Return no steps: the settle hook is the run's."""
-        return ()
-
-    def fixtures(self) -> Sequence[object]:
-        """Return nothing: fixtures are the run's."""
-        return ()

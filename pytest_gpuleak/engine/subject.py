@@ -28,7 +28,7 @@ class RerunResult(NamedTuple):
 
 
 class Subject(Protocol):
-    """A test or a function that has left something behind.
+    """A test or a function that has left something behind. Derive from it where there is no runner of pytest's.
 
     Attributes:
         nodeid: pytest's id of the test, or the function's name.
@@ -55,18 +55,22 @@ class Subject(Protocol):
 
     def confirming(self) -> AbstractContextManager[object]:
         """Return a context from before the first re-run to after the verdict."""
+        return contextlib.nullcontext()
 
     def release(self) -> None:
         """Release what its runner would release a moment later."""
+        return None  # noqa: RET501 - a default, not an abstract method
 
     def settle_steps(self) -> Sequence[SettleStep]:
         """Return the user's own ways to free memory."""
+        return ()
 
     def fixtures(self) -> Sequence[object]:
         """Return pytest's definitions of the wider fixtures that it uses."""
+        return ()
 
 
-class FunctionSubject:
+class FunctionSubject(Subject):
     """A function, called without arguments: its errors reach the caller. None for a block of code, which runs once."""
 
     counts_running_frames = True
@@ -91,21 +95,6 @@ class FunctionSubject:
             with tracing:
                 self._function()
         return RerunResult(passed=True)
-
-    def confirming(self) -> AbstractContextManager[object]:
-        """Return a context that changes nothing."""
-        return contextlib.nullcontext()
-
-    def release(self) -> None:
-        """Do nothing: no runner holds anything."""
-
-    def settle_steps(self) -> Sequence[SettleStep]:
-        """Return no steps."""
-        return ()
-
-    def fixtures(self) -> Sequence[object]:
-        """Return nothing: a function has no fixtures."""
-        return ()
 
 
 @dataclasses.dataclass(frozen=True)
