@@ -1,4 +1,4 @@
-"""Keep torch's compiler out of the plugin's own frames, and from being imported for them: 820 modules, 3.5 s of CPU."""
+"""Keep torch's compiler and its tracer apart from what is recorded by modes. Importing the compiler takes 3.5 s of CPU."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.torch.lookup import loaded_torch
+from pytest_gpuleak.adapters.torch.lookup import loaded_torch, torch_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+_DISPATCH = "torch.utils._python_dispatch"
 
 
 @contextlib.contextmanager
@@ -53,6 +55,42 @@ def leave_uncompiled(torch: Any, functions: Iterable[object]) -> None:
         code = getattr(function, "__code__", None)
         if code is not None:
             native.set_code_exec_strategy(code, skip)
+
+
+def mode_class() -> Any:
+    """Return torch's dispatch mode without its own way to keep the compiler out, which imports the compiler.
+
+    Operators of higher order run under it, which else raise (torch/_ops.py).
+    """
+    base = torch_module(_DISPATCH).TorchDispatchMode
+
+    class Mode(base):  # type: ignore[misc, valid-type] # torch is Any to a project without it
+        supports_higher_order_operators = True
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False
+
+    return Mode
+
+
+@contextlib.contextmanager
+def outside_traces(torch: Any, tell: Callable[[], object]) -> Iterator[None]:
+    """Leave all modes while `torch.jit.trace` runs, and tell of it: under any mode its check of the trace fails."""
+    dispatch, module = torch_module(_DISPATCH), torch.jit._trace
+    traced = module._trace_impl
+
+    def _trace_impl(*args: Any, **kwargs: Any) -> Any:
+        tell()
+        with dispatch._disable_current_modes():
+            return traced(*args, **kwargs)
+
+    module._trace_impl = _trace_impl
+    try:
+        yield
+    finally:
+        if module._trace_impl is _trace_impl:
+            module._trace_impl = traced
 
 
 def _native(torch: Any) -> Any:

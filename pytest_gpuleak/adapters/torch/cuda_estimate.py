@@ -17,7 +17,7 @@ from weakref import ref
 from pytest_gpuleak.adapters.arrays import walk_arrays
 from pytest_gpuleak.adapters.probe_protocol import TakenBlocks
 from pytest_gpuleak.adapters.torch import cuda_rules
-from pytest_gpuleak.adapters.torch.compiler import leave_uncompiled
+from pytest_gpuleak.adapters.torch.compiler import leave_uncompiled, mode_class
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch, torch_module
 from pytest_gpuleak.heap.threads import started_threads
 from pytest_gpuleak.model.text import clean_text
@@ -434,15 +434,9 @@ class _Handle(ref):  # type: ignore[type-arg] # of a class of torch's
 
 def _mode(recorder: BlockRecorder) -> Any:
     """Return the mode. It is put on the stack without `__enter__`, which would tell torch.compile to compile nothing."""
-    base = torch_module(_DISPATCH).TorchDispatchMode
+    base = mode_class()
 
     class NoteBlocks(base):  # type: ignore[misc, valid-type]
-        supports_higher_order_operators = True
-
-        @classmethod
-        def _should_skip_dynamo(cls) -> bool:
-            return False  # else torch imports its compiler
-
         @classmethod
         def ignore_compile_internals(cls) -> bool:
             return True

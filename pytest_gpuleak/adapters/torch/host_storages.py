@@ -8,15 +8,14 @@ from weakref import ref
 
 from pytest_gpuleak.adapters.arrays import walk_arrays
 from pytest_gpuleak.adapters.creation_lines import printable
-from pytest_gpuleak.adapters.torch.lookup import loaded_torch, torch_module
+from pytest_gpuleak.adapters.torch.compiler import OWN_FRAMES, leave_uncompiled, mode_class, outside_traces, uncompiled
+from pytest_gpuleak.adapters.torch.lookup import loaded_torch
 from pytest_gpuleak.heap.threads import started_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpuleak.adapters.probe_protocol import HostBlocks
-
-_DISPATCH: Final = "torch.utils._python_dispatch"
 
 _FRESH: Final = "lift_fresh"
 """The operator to which `torch.tensor` gives what it has just made, unseen by any mode."""
@@ -102,26 +101,28 @@ def counted_storages(blocks: HostBlocks, lacks: list[str]) -> Iterator[None]:
     if torch is None:
         yield
         return
-    dispatch = torch_module(_DISPATCH)
+    keep_out, base = uncompiled(torch), mode_class()
     storages = _Storages(torch, blocks)
     active = True
 
-    class NoteStorages(dispatch.TorchDispatchMode):  # type: ignore[misc, name-defined] # torch is Any to a project without it
+    class NoteStorages(base):  # type: ignore[misc, valid-type] # torch is Any to a project without it
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **kwargs) if kwargs else func(*args)
             if active:
                 try:
-                    storages.note(func, (args, kwargs), result)
+                    with keep_out():
+                        storages.note(func, (args, kwargs), result)
                 except Exception as error:  # noqa: BLE001 - the user's run goes on
                     _note(lacks, f"torch's storages ({type(error).__name__}: {printable(str(error))[:100]})")
             return result
 
+    leave_uncompiled(torch, (NoteStorages.__torch_dispatch__, *OWN_FRAMES))
     with contextlib.ExitStack() as context:
         context.callback(storages.close)
-        context.enter_context(_outside_traces(torch, dispatch, lacks))
+        context.enter_context(outside_traces(torch, lambda: _note(lacks, TRACED)))
         context.enter_context(started_threads(lambda: NoteStorages().__enter__()))
         context.enter_context(NoteStorages())
-        torch.empty(0)  # torch imports some 800 modules for the first mode
+        torch.empty(0)  # what torch loads for the first operator under a mode is loaded now
         try:
             yield
         finally:
@@ -131,21 +132,3 @@ def counted_storages(blocks: HostBlocks, lacks: list[str]) -> Iterator[None]:
 def _note(lacks: list[str], said: str) -> None:
     if said not in lacks and len(lacks) < _MOST_LACKS:
         lacks.append(said)
-
-
-@contextlib.contextmanager
-def _outside_traces(torch: Any, dispatch: Any, lacks: list[str]) -> Iterator[None]:
-    """Leave the mode while `torch.jit.trace` runs: under any mode its check of the trace fails."""
-    module = torch.jit._trace
-    traced = module._trace_impl
-
-    def _trace_impl(*args: Any, **kwargs: Any) -> Any:
-        _note(lacks, TRACED)
-        with dispatch._disable_current_modes():
-            return traced(*args, **kwargs)
-
-    module._trace_impl = _trace_impl
-    try:
-        yield
-    finally:
-        module._trace_impl = traced

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuleak.adapters.arrays import walk_arrays
 from pytest_gpuleak.adapters.creation_lines import origin_at, printable
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
-from pytest_gpuleak.adapters.torch.compiler import OWN_FRAMES, leave_uncompiled, uncompiled
-from pytest_gpuleak.adapters.torch.lookup import accelerator_names, loaded_torch, torch_module
+from pytest_gpuleak.adapters.torch.compiler import OWN_FRAMES, leave_uncompiled, mode_class, outside_traces, uncompiled
+from pytest_gpuleak.adapters.torch.lookup import accelerator_names, loaded_torch
 from pytest_gpuleak.adapters.torch.peak_facts import Roles, SavedTensors
 from pytest_gpuleak.adapters.torch.peak_history import PeakHistory
 from pytest_gpuleak.adapters.torch.peak_places import Line, Place, Places
@@ -23,7 +23,7 @@ from pytest_gpuleak.model.peak_parts import Block, group_blocks
 from pytest_gpuleak.model.text import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from pytest_gpuleak.adapters.torch.peak_history import DevicePeak, Used
     from pytest_gpuleak.model.findings import Origin, PeakCategory, PeakPhase
@@ -60,7 +60,7 @@ class PeakRecord:
         try:
             self._storages.note_existing(self._torch._C.TensorBase)
             self._context.enter_context(self._roles)
-            self._context.enter_context(self._outside_traces())
+            self._context.enter_context(outside_traces(self._torch, lambda: self._lack(TRACED)))
             self._context.enter_context(started_threads(self._enter_thread))
             self._active = True
             self._history.begin()
@@ -118,26 +118,6 @@ class PeakRecord:
                 self._fault(error)
 
         return guarded
-
-    @contextlib.contextmanager
-    def _outside_traces(self) -> Iterator[None]:
-        """Leave the modes while `torch.jit.trace` runs: under any mode its check of the trace fails."""
-        dispatch = torch_module(_DISPATCH)
-
-        module = self._torch.jit._trace
-        traced = module._trace_impl
-
-        def _trace_impl(*args: Any, **kwargs: Any) -> Any:
-            self._lack(TRACED)
-            with dispatch._disable_current_modes():
-                return traced(*args, **kwargs)
-
-        module._trace_impl = _trace_impl
-        try:
-            yield
-        finally:
-            if module._trace_impl is _trace_impl:
-                module._trace_impl = traced
 
     # -- what runs
 
@@ -280,17 +260,9 @@ def record_peak(is_user_file: Callable[[str], bool], device: str | None) -> Peak
 
 
 def _modes(torch: Any, record: PeakRecord) -> tuple[Any, Any]:
-    dispatch = torch_module(_DISPATCH)
+    keep_out, base = uncompiled(torch), mode_class()
 
-    keep_out = uncompiled(torch)
-
-    class NoteOperators(dispatch.TorchDispatchMode):  # type: ignore[misc, name-defined] # torch is Any to a project without it
-        @classmethod
-        def _should_skip_dynamo(cls) -> bool:
-            return False  # torch's own way to keep the compiler out imports it: 820 modules, 3.5 s of CPU
-
-        supports_higher_order_operators = True  # else these raise (torch/_ops.py), and the re-run fails
-
+    class NoteOperators(base):  # type: ignore[misc, valid-type] # torch is Any to a project without it
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             with keep_out():
                 if not isinstance(func, torch._ops.OpOverload):
