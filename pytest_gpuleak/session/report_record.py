@@ -42,6 +42,28 @@ def attach(report: pytest.TestReport, record: TestRecord) -> None:
     setattr(report, RECORD_ATTRIBUTE, encode_safely(record))
 
 
+def verdict_of(report: pytest.TestReport) -> str | None:
+    """Return the verdict of the record that a report carries, if it carries one."""
+    record: TestRecord | dict[str, Any] | None = getattr(report, RECORD_ATTRIBUTE, None)
+    if record is None:
+        return None
+    return record.verdict if isinstance(record, TestRecord) else str(record["verdict"])
+
+
+def amend(report: pytest.TestReport, finding: Finding | None, **fields: Any) -> None:
+    """Change fields of the record that a report carries, if it carries one, and add a finding to it."""
+    from pytest_gpuleak.model.finding_codec import encode_finding, encode_peak
+
+    record: TestRecord | dict[str, Any] | None = getattr(report, RECORD_ATTRIBUTE, None)
+    added = () if finding is None else (finding,)
+    if isinstance(record, TestRecord):
+        setattr(report, RECORD_ATTRIBUTE, record._replace(findings=(*record.findings, *added), **fields))
+    elif record is not None:
+        if fields.get("peak") is not None:
+            fields["peak"] = encode_peak(fields["peak"])
+        record.update(findings=[*record["findings"], *map(encode_finding, added)], **fields)
+
+
 def fail(report: pytest.TestReport) -> None:
     """Turn the report of a test that leaked into a failed report."""
     from pytest_gpuleak.model.isolation import isolated

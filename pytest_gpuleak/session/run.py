@@ -224,7 +224,6 @@ class Session:
                 self._config.add_cleanup(check.helpers.agents.close)
         peaks = manager.unregister(name="gpuleak-peak-hooks") if manager.hasplugin("gpuleak-peak-hooks") else None
         if peaks is not None:
-            peaks.begin_beside(check.tracker)
             manager.register(peaks, "gpuleak-peak-hooks")  # after the check's, and so outside them
         if self._settings.wait_s is not None:
             from pytest_gpuleak.session.features.device_gate.hooks import DeviceGate

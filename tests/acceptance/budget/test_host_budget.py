@@ -129,24 +129,33 @@ def test_with_the_leak_check_the_report_has_it(checked: Run) -> None:
     assert checked.tests["test_over"]["outcome"] == "failed"
 
 
+LEAKS_TOO = """
+    import pytest
+    KEPT = []
+
+    @pytest.mark.max_host_mb(4)
+    def test_it():
+        KEPT.append(Buffer(2**20))
+        assert bytearray(6 << 20)
+
+    def test_clean():
+        pass
+"""
+
+
 def test_a_test_that_leaks_too_is_told_for_both(run: Runner) -> None:
-    found = run(
-        """
-        import pytest
-        KEPT = []
-
-        @pytest.mark.max_host_mb(4)
-        def test_it():
-            KEPT.append(Buffer(2**20))
-            assert bytearray(6 << 20)
-
-        def test_clean():
-            pass
-        """
-    )
+    found = run(LEAKS_TOO)
     assert found.verdicts == {"test_it": "leaked", "test_clean": "clean"}
     assert [one["kind"] for one in found.tests["test_it"]["findings"]] == ["growing", "budget"]
     found.result.stdout.fnmatch_lines(["LEAKED *test_it", "*max_host_mb*"])
+
+
+def test_a_leak_that_fails_nothing_hides_no_budget(run: Runner) -> None:
+    found = run(LEAKS_TOO, "--gpu-leak-warn")
+    assert found.verdicts == {"test_it": "leaked", "test_clean": "clean"}
+    assert found.tests["test_it"]["outcome"] == "failed"
+    found.result.assert_outcomes(passed=2, failed=1)
+    found.result.stdout.fnmatch_lines(["FAILED *test_it - max_host_mb: *"])
 
 
 def test_in_workers(run: Runner) -> None:

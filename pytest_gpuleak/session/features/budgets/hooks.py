@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,21 +19,20 @@ from pytest_gpuleak.session.features.budgets.budget import (
     Budget,
     Excess,
     describe_excess,
-    describe_unchecked,
     finding_of,
     judge_budget,
     parse_budget,
     why_not_accepted,
 )
+from pytest_gpuleak.session.features.budgets.over_budget import TellsUnchecked
 from pytest_gpuleak.session.fixture_hooks import PLUGIN_ERRORS
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.options import BUDGET_MARKER
 from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, shared_meter
 from pytest_gpuleak.session.tracebacks import drop_own_frames
-from pytest_gpuleak.session.xdist_keys import UNCHECKED_BUDGETS_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
     from pytest_gpuleak.adapters.probe_protocol import PeakRecorder
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
@@ -58,13 +58,13 @@ def hold_to_budgets(
         config.pluginmanager.register(BudgetHooks(meter, default, estimator), "gpuleak-budgets")
 
 
-class BudgetHooks:
+class BudgetHooks(TellsUnchecked):
     """Hold one process's tests to their budgets; `default` is in bytes, None: no limit. Without a device, by estimates."""
 
     def __init__(self, meter: PeakMeter, default: int | None, estimator: Estimator | None = None) -> None:
+        super().__init__()
         self._meter, self._estimator = meter, estimator
         self._default = None if default is None else Budget(default, source=BUDGET_OPTION)
-        self._unchecked: dict[str, str] = {}  # by nodeid: of several attempts of a test the last counts
         self._excess: Excess | None = None
         self._states: dict[str, int] = {}
         """By device the bytes that libraries are known to keep for the whole process."""
@@ -233,17 +233,6 @@ class BudgetHooks:
             return excess
         return excess._replace(peak=excess.peak - new, workspaces=excess.workspaces + new)
 
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Send the controller what this worker could not check."""
-        output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
-        if output is not None:
-            output[UNCHECKED_BUDGETS_KEY] = [*output.get(UNCHECKED_BUDGETS_KEY, ()), *self._unchecked.values()]
-
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Write a line if budgets could not be checked."""
-        if self._unchecked:
-            terminalreporter.line(describe_unchecked(self._unchecked.values()))
-
 
 def running_attempts(item: pytest.Item) -> AttemptLog:
     """Return the log of the leak check's attempts; where that is off, one for the re-run of a test alone."""
@@ -259,6 +248,26 @@ def running_attempts(item: pytest.Item) -> AttemptLog:
     attempts = AttemptLog(item.config, settings, "main", [])
     attempts.begin(item.nodeid, policy_of(item, settings))
     return attempts
+
+
+@contextlib.contextmanager
+def between_tests(item: pytest.Item) -> Iterator[AttemptLog]:
+    """Keep a re-run out of the leak check, which has judged the test and is yet to begin the next one."""
+    from pytest_gpuleak.session.attempt import TRACKER
+    from pytest_gpuleak.session.config.markers import policy_of
+
+    attempts, tracker = running_attempts(item), item.config.stash.get(TRACKER, None)
+    attempts.begin(item.nodeid, policy_of(item, attempts.settings))
+    if tracker is not None:
+        tracker.begin_run()
+    try:
+        yield attempts
+    finally:
+        if tracker is not None:
+            tracker.take_released()  # fixtures that the re-run has set up again: they were judged in their own turn
+            tracker.end_test()
+            tracker.counters.read_anew()
+        attempts.attempt = None
 
 
 def _there_before(item: pytest.Item, excess: Excess) -> tuple[Contribution, ...]:

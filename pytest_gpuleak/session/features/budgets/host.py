@@ -9,43 +9,38 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from pytest_gpuleak.adapters.host.heap_peak import HeapPeak, LinesAtPeak
 from pytest_gpuleak.heap.collector import collect_whole
-from pytest_gpuleak.model.finding_codec import encode_finding
 from pytest_gpuleak.model.findings import Contribution, Finding, Peak
 from pytest_gpuleak.model.fingerprint import fingerprint
-from pytest_gpuleak.model.outcomes import TestRecord
 from pytest_gpuleak.model.peak_parts import located
 from pytest_gpuleak.model.source_files import is_user_file
 from pytest_gpuleak.model.text import clean_text, format_bytes
 from pytest_gpuleak.reports.terminal.peak import render_peak
-from pytest_gpuleak.session.attempt import TRACKER
-from pytest_gpuleak.session.config.markers import check_each, closest_first, policy_of
+from pytest_gpuleak.session.config.markers import check_each, closest_first
 from pytest_gpuleak.session.features.budgets.budget import (
     Budget,
-    describe_unchecked,
     parse_budget,
     why_not_accepted,
 )
-from pytest_gpuleak.session.features.budgets.hooks import running_attempts
-from pytest_gpuleak.session.features.budgets.over_budget import OVER_BUDGET_ATTRIBUTE, ShowsExcess
+from pytest_gpuleak.session.features.budgets.hooks import between_tests
+from pytest_gpuleak.session.features.budgets.over_budget import ShowsExcess, TellsUnchecked, fail_after_teardown
 from pytest_gpuleak.session.fixture_hooks import PLUGIN_ERRORS
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.options import HOST_BUDGET_MARKER
 from pytest_gpuleak.session.peak_hooks import shared_meter
-from pytest_gpuleak.session.report_record import RECORD_ATTRIBUTE
+from pytest_gpuleak.session.report_record import amend, verdict_of
 from pytest_gpuleak.session.rerun.subject import ItemSubject
-from pytest_gpuleak.session.xdist_keys import UNCHECKED_BUDGETS_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
-    from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.session.attempt import AttemptLog
 
 PURPOSE = "to measure its peak of host memory"
 
@@ -66,12 +61,12 @@ class Passed(NamedTuple):
     expected_s: float
 
 
-class HostBudgetHooks(ShowsExcess):
+class HostBudgetHooks(TellsUnchecked, ShowsExcess):
     """Measure one process's tests that have a budget, between each and the next."""
 
     def __init__(self, meter: PeakMeter) -> None:
+        super().__init__()
         self._meter = meter
-        self._unchecked: dict[str, str] = {}  # by nodeid: of several attempts of a test the last counts
         self._items: tuple[pytest.Item, pytest.Item | None] | None = None
         self._has_passed = False
         self._duration_s = 0.0
@@ -95,17 +90,13 @@ class HostBudgetHooks(ShowsExcess):
             if report.when == "setup":
                 self._has_passed, self._duration_s = True, 0.0
                 self._unchecked.pop(report.nodeid, None)
-            record = getattr(report, RECORD_ATTRIBUTE, None)
-            leaked = record is not None and _verdict_of(record) == "leaked"
-            self._has_passed &= report.passed or leaked
+            self._has_passed &= report.passed or verdict_of(report) == "leaked"
             self._duration_s += report.duration
             if report.when == "teardown" and self._has_passed:
-                self._judge(report, *self._items, leaked=leaked)
+                self._judge(report, *self._items)
         return (yield)
 
-    def _judge(
-        self, report: pytest.TestReport, item: pytest.Item, nextitem: pytest.Item | None, *, leaked: bool
-    ) -> None:
+    def _judge(self, report: pytest.TestReport, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         try:
             test = Passed(item, nextitem, parse_budget(closest_first(item, HOST_BUDGET_MARKER)[0]), self._duration_s)
             peak = self._measure(test)
@@ -119,12 +110,8 @@ class HostBudgetHooks(ShowsExcess):
             return
         if peak is None:
             return
-        text = describe_excess(test.budget, peak)
-        report.longrepr = f"{report.longrepr}\n\n{text}" if leaked else text
-        if not leaked:
-            report.outcome = "failed"
-            setattr(report, OVER_BUDGET_ATTRIBUTE, True)
-        _add_finding(report, finding_of(test.budget, peak))
+        fail_after_teardown(report, describe_excess(test.budget, peak))
+        amend(report, finding_of(test.budget, peak), outcome="failed")
 
     def _measure(self, test: Passed) -> Peak | str | None:
         """Return the peak of a test over its budget, why it could not be measured, or None where the budget is held."""
@@ -140,70 +127,43 @@ class HostBudgetHooks(ShowsExcess):
 
     def _run(self, test: Passed, lines: LinesAtPeak | None) -> Peak | str:
         """Run the test again and return its peak, or why it was not measured."""
-        item = test.item
-        frameworks = shared_frameworks(item.config)
-        heap, lacks = HeapPeak(lines), list[str]()
-        attempts = running_attempts(item)
-        attempts.begin(item.nodeid, policy_of(item, attempts.settings))
+        with between_tests(test.item) as attempts:
+            try:
+                return self._run_apart(test, HeapPeak(lines), attempts)
+            finally:
+                self._stage = None
+
+    def _run_apart(self, test: Passed, heap: HeapPeak, attempts: AttemptLog) -> Peak | str:
+        frameworks, lacks = shared_frameworks(test.item.config), list[str]()
         subject = ItemSubject(
-            item, test.nextitem, test.expected_s, attempts, contextlib.nullcontext, lambda _: (), PURPOSE
+            test.item, test.nextitem, test.expected_s, attempts, contextlib.nullcontext, lambda _: (), PURPOSE
         )
-        try:
-            why = subject.why_not_again() if attempts.policy.confirm else "confirm is 0"
-            if why:
-                return f"the test was not run again, since {why}"
-            subject.release()
-            with frameworks.counted_on_host(heap, []):
-                pass  # what a framework loads for its first count is no part of the test's time or memory
-            collect_whole()  # garbage of earlier tests is collected now, not at a time that depends on them
-            self._stage = heap
+        why = subject.why_not_again() if attempts.policy.confirm else "confirm is 0"
+        if why:
+            return f"the test was not run again, since {why}"
+        subject.release()
+        with frameworks.counted_on_host(heap, []):
+            pass  # what a framework loads for its first count is no part of the test's time or memory
+        collect_whole()  # garbage of earlier tests is collected now, not at a time that depends on them
+        self._stage = heap
 
-            @contextlib.contextmanager
-            def measured() -> Iterator[None]:
-                with frameworks.counted_on_host(heap, lacks), heap:
-                    yield
+        @contextlib.contextmanager
+        def measured() -> Iterator[None]:
+            with frameworks.counted_on_host(heap, lacks), heap:
+                yield
 
-            with subject.confirming(), _between_tests(item.config), self._meter.measured_apart(heap):
-                try:
-                    result = subject.run_again(measured(), lambda _: ())
-                finally:
-                    subject.release()
-            if not result.passed:
-                collect_whole()  # its traceback, in a cycle, holds its locals
-                return result.why
-            if heap.why_not:
-                return heap.why_not
-            peak = heap.peak("cpu")
-            return dataclasses.replace(peak, lacks=(*peak.lacks, *lacks))
-        finally:
-            attempts.attempt = self._stage = None
-
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Send the controller what this worker could not check."""
-        output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
-        if output is not None:
-            output[UNCHECKED_BUDGETS_KEY] = [*output.get(UNCHECKED_BUDGETS_KEY, ()), *self._unchecked.values()]
-
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Write a line if budgets could not be checked."""
-        if self._unchecked:
-            terminalreporter.line(describe_unchecked(self._unchecked.values()))
-
-
-@contextlib.contextmanager
-def _between_tests(config: pytest.Config) -> Iterator[None]:
-    """Keep what a run between two tests does out of the next test's check."""
-    tracker: RunTracker | None = config.stash.get(TRACKER, None)
-    if tracker is None:
-        yield
-        return
-    tracker.begin_run()
-    try:
-        yield
-    finally:
-        tracker.take_released()  # what its fixtures leave was judged after the test's own run
-        tracker.end_test()
-        tracker.counters.read_anew()
+        with subject.confirming(), self._meter.measured_apart(heap):
+            try:
+                result = subject.run_again(measured(), lambda _: ())
+            finally:
+                subject.release()
+        if not result.passed:
+            collect_whole()  # its traceback, in a cycle, holds its locals
+            return result.why
+        if heap.why_not:
+            return heap.why_not
+        peak = heap.peak("cpu")
+        return dataclasses.replace(peak, lacks=(*peak.lacks, *lacks))
 
 
 def describe_excess(budget: Budget, peak: Peak) -> str:
@@ -238,16 +198,3 @@ def finding_of(budget: Budget, peak: Peak) -> Finding:
         ),
         peak=peak,
     )
-
-
-def _verdict_of(record: TestRecord | dict[str, Any]) -> str:
-    return record.verdict if isinstance(record, TestRecord) else record["verdict"]
-
-
-def _add_finding(report: pytest.TestReport, finding: Finding) -> None:
-    record: TestRecord | dict[str, Any] | None = getattr(report, RECORD_ATTRIBUTE, None)
-    if isinstance(record, TestRecord):
-        changed = record._replace(outcome="failed", findings=(*record.findings, finding))
-        setattr(report, RECORD_ATTRIBUTE, changed)
-    elif record is not None:
-        record.update(outcome="failed", findings=[*record["findings"], encode_finding(finding)])

@@ -1,16 +1,27 @@
-"""Mark the report of a test that was found over its budget after its teardown, and show it as a failed test."""
+"""What budgets tell by pytest's means: a test that was found over one after its teardown, and those that were not checked."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from pytest_gpuleak.session.xdist_keys import UNCHECKED_BUDGETS_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OVER_BUDGET_ATTRIBUTE = "gpu_leak_over_budget"
-"""The attribute of such a teardown's report; xdist sends it along."""
+"""The attribute of a teardown's report that fails for a budget; xdist sends it along."""
+
+
+def fail_after_teardown(report: pytest.TestReport, text: str) -> None:
+    """Fail a test by its teardown's report. Where that has failed already, for a leak, the text is added to it."""
+    if report.failed:
+        report.longrepr = f"{report.longrepr}\n\n{text}"
+        return
+    report.outcome, report.longrepr = "failed", text
+    setattr(report, OVER_BUDGET_ATTRIBUTE, True)
 
 
 class ShowsExcess:
@@ -22,3 +33,23 @@ class ShowsExcess:
     ) -> tuple[str, str, str | tuple[str, Mapping[str, bool]]] | None:
         """Return the words for it."""
         return ("failed", "F", "FAILED") if getattr(report, OVER_BUDGET_ATTRIBUTE, False) else None
+
+
+class TellsUnchecked:
+    """Tells at the end which of its budgets were not checked, in a process that runs tests."""
+
+    def __init__(self) -> None:
+        self._unchecked: dict[str, str] = {}  # by nodeid: of several attempts of a test the last counts
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Send the controller what this worker could not check."""
+        output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output[UNCHECKED_BUDGETS_KEY] = [*output.get(UNCHECKED_BUDGETS_KEY, ()), *self._unchecked.values()]
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Write a line if budgets could not be checked."""
+        if self._unchecked:
+            from pytest_gpuleak.session.features.budgets.budget import describe_unchecked
+
+            terminalreporter.line(describe_unchecked(self._unchecked.values()))

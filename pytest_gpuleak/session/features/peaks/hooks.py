@@ -8,39 +8,32 @@ leaves counts for none. No outcome depends on these re-runs but by the file of p
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.model.outcomes import TestRecord
 from pytest_gpuleak.model.peaks import CPU, Taken
 from pytest_gpuleak.model.text import clean_text
-from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.features.budgets.budget import Budget, Excess
-from pytest_gpuleak.session.features.budgets.hooks import running_attempts
+from pytest_gpuleak.session.features.budgets.hooks import between_tests
+from pytest_gpuleak.session.features.budgets.over_budget import fail_after_teardown
 from pytest_gpuleak.session.fixture_hooks import PLUGIN_ERRORS
 from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING
-from pytest_gpuleak.session.report_record import RECORD_ATTRIBUTE
+from pytest_gpuleak.session.report_record import amend, verdict_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator
 
     from pytest_gpuleak.adapters.probe_protocol import PeakRecorder
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
-    from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.model.findings import Finding, Peak
     from pytest_gpuleak.model.peaks import DevicePeak
-    from pytest_gpuleak.session.attempt import AttemptLog
     from pytest_gpuleak.session.features.peaks.ratchet import Ratchet
 
 PEAK_ATTRIBUTE = "gpu_leak_peak"
 """The attribute of a teardown's report with what is known of the test's peak; xdist sends it along."""
-
-GROWN_ATTRIBUTE = "gpu_leak_peak_grown"
-"""The attribute of a teardown's report that fails since the test's peak has grown."""
 
 
 class PeakHooks:
@@ -51,7 +44,6 @@ class PeakHooks:
         self._number = number
         self._ratchet = ratchet
         self._heaviest: dict[bool, list[int]] = {False: [], True: []}  # a heap of bytes; True: of CPU tensors
-        self._tracker: RunTracker | None = None
         self._process = os.getpid()
         self._recorder: PeakRecorder | None = None
         self._nextitem: pytest.Item | None = None
@@ -60,10 +52,6 @@ class PeakHooks:
         self._peaks: dict[str, DevicePeak] = {}
         self._finding: Finding | None = None
         self._peak: Peak | None = None
-
-    def begin_beside(self, tracker: RunTracker) -> None:
-        """Begin beside the leak check, whose hooks are registered before these."""
-        self._tracker = tracker
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
@@ -120,30 +108,17 @@ class PeakHooks:
         told: dict[str, Any] | None = getattr(report, PEAK_ATTRIBUTE, None)
         if told is not None and os.getpid() == self._process:
             self._attach(report)
-            if told.get("fails") and report.failed:  # it has leaked too
-                report.longrepr = f"{report.longrepr}\n\n{told['text']}"
-            elif told.get("fails"):
-                report.outcome = "failed"
-                report.longrepr = told["text"]
-                setattr(report, GROWN_ATTRIBUTE, True)
+            if told.get("fails"):
+                fail_after_teardown(report, told["text"])
         return (yield)
 
     def _attach(self, report: pytest.TestReport) -> None:
-        found: TestRecord | dict[str, Any] | None = getattr(report, RECORD_ATTRIBUTE, None)
-        if found is None or (self._peak is None and self._finding is None):
+        verdict = verdict_of(report)
+        if verdict is None or (self._peak is None and self._finding is None):
             return
-        finding, verdict = self._finding, found.verdict if isinstance(found, TestRecord) else found["verdict"]
-        if finding is not None and verdict == "clean":
+        if self._finding is not None and verdict == "clean":
             verdict = "noted"  # nothing has leaked, and there is a finding
-        if isinstance(found, TestRecord):
-            findings = found.findings if finding is None else (*found.findings, finding)
-            setattr(report, RECORD_ATTRIBUTE, found._replace(peak=self._peak, findings=findings, verdict=verdict))
-            return
-        from pytest_gpuleak.model.finding_codec import encode_finding, encode_peak
-
-        encoded = [] if finding is None else [encode_finding(finding)]
-        peak = None if self._peak is None else encode_peak(self._peak)
-        found.update(peak=peak, findings=[*found["findings"], *encoded], verdict=verdict)
+        amend(report, self._finding, peak=self._peak, verdict=verdict)
 
     def _tell(self, item: pytest.Item) -> dict[str, Any]:
         """Return what is known of a passed test's peak, after the re-run that is needed for it; empty: nothing is."""
@@ -211,28 +186,11 @@ class PeakHooks:
         before = 0 if taken.bytes is None else self._peaks[taken.device].allocated.before
         excess = Excess(Budget(0), taken.device, taken.bytes or 0, before)
         test = OverBudget(item, self._nextitem, excess, self._duration_s)
-        with self._apart(item) as attempts:
+        with between_tests(item) as attempts:
             found = explain_excess(test, self._meter, attempts, begin)
         if found is None:
             return None, ""
         return found.peak, found.text.removeprefix("not recorded: ")
-
-    @contextlib.contextmanager
-    def _apart(self, item: pytest.Item) -> Iterator[AttemptLog]:
-        """Keep a re-run out of the leak check, between two tests."""
-        attempts, tracker = running_attempts(item), self._tracker
-        if tracker is None:
-            yield attempts
-            return
-        attempts.begin(item.nodeid, policy_of(item, attempts.settings))
-        try:
-            tracker.begin_run()
-            yield attempts
-        finally:
-            tracker.take_released()  # fixtures that the re-run has set up again: they were judged in their own turn
-            tracker.end_test()
-            tracker.counters.read_anew()
-            attempts.attempt = None
 
 
 def _is_rerunning(item: pytest.Item) -> bool:

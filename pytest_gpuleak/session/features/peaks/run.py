@@ -15,7 +15,8 @@ from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.terminal.lines import MARKUP, first_lines
 from pytest_gpuleak.session.config.given_values import find_given, read_value
 from pytest_gpuleak.session.features.baseline import SHOWN_PATH, read_file
-from pytest_gpuleak.session.features.peaks.hooks import GROWN_ATTRIBUTE, PEAK_ATTRIBUTE, PeakHooks
+from pytest_gpuleak.session.features.budgets.over_budget import ShowsExcess
+from pytest_gpuleak.session.features.peaks.hooks import PEAK_ATTRIBUTE, PeakHooks
 from pytest_gpuleak.session.features.peaks.ratchet import Ratchet, decode_entry
 from pytest_gpuleak.session.peak_hooks import shared_meter
 from pytest_gpuleak.session.pytest_internals import runs_nothing
@@ -54,7 +55,7 @@ def open_peaks(config: pytest.Config) -> PeakRun | None:
     return PeakRun(config, number, path, peaks, updating=updating)
 
 
-class PeakRun:
+class PeakRun(ShowsExcess):
     """The peaks of one session: of this process, and of xdist's workers."""
 
     def __init__(self, config: pytest.Config, number: int, path: Path | None, peaks: Peaks, *, updating: bool) -> None:
@@ -96,11 +97,6 @@ class PeakRun:
             told = getattr(report, PEAK_ATTRIBUTE, None)
             if told is not None:
                 self._told[report.nodeid] = told
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """Count a test whose peak has grown as failed: pytest takes what fails in teardown for an error."""
-        return ("failed", "F", "FAILED") if hasattr(report, GROWN_ATTRIBUTE) else None
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
