@@ -37,7 +37,7 @@ def listening(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(path)
         listening.listen()
-        listening.settimeout(20)
+        listening.settimeout(120)
         monkeypatch.setenv(hook.ENV, hook.Run(path, "/root", "1", __version__).text)
         yield listening
 

@@ -122,13 +122,19 @@ def test_one_rerun_serves_the_run_and_its_helpers_and_a_baseline_knows_both(run:
 
 def test_trouble_costs_a_verdict_in_that_process_and_blames_nobody(run: Runner) -> None:
     suite = """
+        import pathlib, threading
+        GROW, GROWN = (pathlib.Path(__file__).with_name(name) for name in ("grow", "grown"))
         def wait_and_keep(connection):
-            import threading
-            threading.Timer(0.1, keep, (None,)).start()
+            def grow():
+                while not GROW.exists():
+                    time.sleep(0.01)
+                keep(connection)
+                GROWN.touch()
+            threading.Thread(target=grow, daemon=True).start()
         def test_first(server): server.ask(nothing)
         def test_stopped(server):
-            os.kill(server.ask(nothing), signal.SIGSTOP)
-            server.kept = True
+            os.kill(server.process.pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, server.process.pid, os.WSTOPPED | os.WNOWAIT)  # `kill` does not wait for its threads
         def test_still_stopped(server): pass
         def test_goes_on(server):
             os.kill(server.process.pid, signal.SIGCONT)
@@ -143,7 +149,10 @@ def test_trouble_costs_a_verdict_in_that_process_and_blames_nobody(run: Runner) 
             server.stop()
         def test_second_first(second): second.ask(nothing)
         def test_second_grows_late(second): second.ask(wait_and_keep)
-        def test_does_not_use_it(): time.sleep(1)
+        def test_does_not_use_it():
+            GROW.touch()
+            while not GROWN.exists():
+                time.sleep(0.01)
         def test_before_its_end(second): second.ask(keep)
     """
     found = found_in(run, suite)

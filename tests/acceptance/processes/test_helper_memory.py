@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 MIB = 1 << 20
 SERVER = '''
-    import subprocess, sys
+    import os, subprocess, sys
     import pytest
 
     CODE = """if True:
@@ -137,9 +137,10 @@ def test_a_server_of_each_module_that_dies_or_is_restarted(run: Runner, pytester
 
         def test_kills(server):
             server.process.kill()
+            os.waitid(os.P_PID, server.process.pid, os.WEXITED | os.WNOWAIT)  # a zombie until the next test
 
         def test_after(server):
-            server.process.wait()
+            server.process.communicate()
 
         def test_restarts(server):
             server.process = Server().process
@@ -150,6 +151,7 @@ def test_a_server_of_each_module_that_dies_or_is_restarted(run: Runner, pytester
     """)
     )
     found = run(suite(GROWS), "test_it.py", "test_other.py")
+    found.result.assert_outcomes(passed=15)
     assert len(drift_of(found)) == 1
     grown, killed = found.report["summary"]["helpers"]
     assert (grown["tests"], killed["tests"]) == (10, 1)  # what a test starts is the test's, and judged as that
