@@ -80,7 +80,7 @@ class Holders:
 
         Memory that a global or a fixture holds now may be freed before the holders of many are searched for.
         """
-        wanted = [left for left in self.runs.living() if left.run == 0 and left.index not in self._known]
+        wanted = [left for left in self.runs.suspects() if left.run == 0 and left.index not in self._known]
         if self.searched or not wanted or len(wanted) > MOST_ASKED:
             return
         with self._guard(RECOGNISE):

@@ -68,8 +68,6 @@ class Runs:
         self.count = 0
         self.collected = False
         self.settled = False
-        self.decided = frozenset[int]()
-        """The ids of the first run's arrays that are no suspects."""
         self.survivors = Survivors()
 
     # The runs.
@@ -78,13 +76,12 @@ class Runs:
         self,
         arrays: list[object],
         young: Sequence[SettleStep] = CHEAP_STEPS,
-        decide: Callable[[Sequence[object]], frozenset[int]] | None = None,
         is_user_file: Callable[[str], bool] | None = None,
     ) -> None:
         """Take what a run left: strong references, emptied here. Frees what a young collection frees.
 
-        `young` are the steps for that, `decide` returns the ids of what is no suspect, and `is_user_file` tells a user's
-        source files, for the lines that arrays themselves know.
+        `young` are the steps for that, and `is_user_file` tells a user's source files, for the lines that arrays themselves
+        know.
         """
         self.poll("count")
         tracker, known = self._tracker, self._tracker.guarded_arrays
@@ -95,12 +92,6 @@ class Runs:
         handles = hold_arrays([array for array in arrays if not has_weak_references(array)], known)
         settled = Settling(arrays, tracker.threads, threaded=tracker.threaded)
         settled.run(young)
-        if decide is not None and settled.alive:
-            living = list(settled.found())
-            if len(living) == len(settled.alive):
-                self.decided = decide(living)
-                settled.leave_out(self.decided)
-            living.clear()
         if settled.alive:
             with self._guard(READ):
                 settled.leave_out(parts_of_arrays(settled.found(), known))
@@ -280,7 +271,7 @@ class Runs:
         self._under_way = False
         self._added = self._by_identity = self._traced = None
         self._older_gone.clear()
-        self._kept.clear()
+        self._kept = {index: by for index, by in self._kept.items() if index in self._kept_before}
         self._exact.clear()
 
     # What is known of them.
@@ -288,6 +279,10 @@ class Runs:
     def living(self, *, of_last: bool = False) -> list[Left]:
         """Return what is alive, or what is alive of the last run."""
         return [left for left in self._alive if not of_last or left.run == self.count - 1]
+
+    def suspects(self, *, of_last: bool = False) -> list[Left]:
+        """Return what is alive, or what is alive of the last run, and not kept by the test's runner alone."""
+        return [left for left in self.living(of_last=of_last) if left.index not in self._kept]
 
     def every(self) -> list[Left]:
         """Return all that runs have left, also what is gone."""
@@ -309,8 +304,8 @@ class Runs:
 
     @property
     def all_gone(self) -> bool:
-        """Whether arrays were left, none of which is alive, and no collection or settling has freed any of them."""
-        return bool(self._left) and not self._alive and self.causes <= {"count"}
+        """Whether arrays were left, no suspect is alive, and no collection or settling has freed any of them."""
+        return bool(self._left) and not self.suspects() and self.causes <= {"count"}
 
     def objects(self, wanted: Iterable[Left]) -> list[object]:
         """Return the visible arrays of these, as strong references: drop them before user code runs."""
@@ -376,7 +371,8 @@ class Runs:
         `extra` are the indices of survivors that are there because of the re-runs. What was noted before stays as noted.
         """
         survivors = self.survivors.all()
-        for left in {left.held.reading.storage: left for left in self._alive}.values():
+        stay = (left for left in self._alive if self._kept.get(left.index) != "frames")
+        for left in {left.held.reading.storage: left for left in stay}.values():
             holder = survivors[left.index].holder
             text = "" if holder is None or holder.kind == "unknown" else holder.text
             left_behind.note(nodeid, left.held, text, extra=left.index in extra)

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.protocol import SettleStep
     from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
-    from pytest_gpuleak.engine.runner import Keepers, RunnerVerdict
     from pytest_gpuleak.model.findings import Finding
-    from pytest_gpuleak.model.readings import Growth
 
     FindingsSoFar = Callable[[str], tuple[Finding, ...]]
     """Returns what is known of the leaks, given why the check ends early."""
@@ -99,14 +97,7 @@ class FunctionSubject(Subject):
 
 @dataclasses.dataclass(frozen=True)
 class Runner:
-    """What runs a subject, and what it tells of its own references. None: it has none.
+    """What runs a subject: pytest's `item`, whose references are counted, and how fixtures that a re-run tore down are judged."""
 
-    Attributes:
-        decide: decides on what it alone holds of the arrays of the first run, given the growth of the counters.
-        keepers_of: tells what in it alone keeps arrays of earlier runs.
-        check_fixtures: judges the wider fixtures that a re-run has torn down.
-    """
-
-    decide: Callable[[Sequence[object], Growth], RunnerVerdict | None] | None = None
-    keepers_of: Keepers | None = None
+    item: object | None = None
     check_fixtures: Callable[[list[OwnedSetup]], None] | None = None

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import OriginLog
     from pytest_gpuleak.engine.judge.replacements import Comparison
     from pytest_gpuleak.engine.run_tracker import RunTracker
-    from pytest_gpuleak.engine.runner import RunnerVerdict
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.engine.subject import Subject
@@ -54,7 +53,6 @@ class SuspectCheck:
         self._subject = subject
         self._policy = policy
         self._runner = Runner() if runner is None else runner
-        self._known: RunnerVerdict | None = None
         self._step = ""
         self._why = ""
         self._why_no_lines = ""
@@ -87,20 +85,15 @@ class SuspectCheck:
                     self._settle()
             return self._conclude()  # 11, 12
 
-    @property
-    def held_by_runner(self) -> bool:
-        """Whether the test's runner alone held what was left."""
-        return self._known is not None
-
     def _confirm(self) -> str:
         """Run again until the subject does not grow, or as often as asked; return why that ended early, if it did."""
         runs, evidence = self._runs, self._evidence
         if not self._is_proven_young():
             self._settle()
-            if not (runs.living() or evidence.suspects_beside()):
+            self._note_kept()
+            if not (runs.suspects() or evidence.suspects_beside()):
                 self._step = "2 settled"
                 return ""
-        self._note_kept()
         wanted, added = self._policy.confirm, 0
         while wanted:
             wanted -= 1
@@ -147,13 +140,13 @@ class SuspectCheck:
         return comparison
 
     def _note_kept(self) -> None:
-        if self._runner.keepers_of is not None:
+        if self._runner.item is not None:
             with self._guard(RECOGNISE):
-                self._runs.note_kept(find_kept_by_runner(self._runs, self._tracker, self._runner.keepers_of))
+                self._runs.note_kept(find_kept_by_runner(self._runs, self._tracker, self._runner.item))
 
     def _name_living(self, *, of_last: bool = False) -> None:
         """Name what was left, or what the last run left, while it can be told from older objects, as far as a walk can."""
-        self._holders.reach(self._runs.living(of_last=of_last), self._subject.fixtures())
+        self._holders.reach(self._runs.suspects(of_last=of_last), self._subject.fixtures())
 
     def _settle(self) -> None:
         tracker = self._tracker
@@ -242,29 +235,28 @@ class SuspectCheck:
             yield
 
     def _end_first_run(self, first: FirstRun) -> bool:
-        evidence, runs = self._evidence, self._runs
-        arrays, growth, garbage = first.arrays, first.growth, first.garbage
+        evidence, runs, tracker = self._evidence, self._runs, self._tracker
+        arrays, garbage = first.arrays, first.garbage
         if garbage is None:
-            readings = read_arrays(arrays, self._tracker.guarded_arrays)
+            readings = read_arrays(arrays, tracker.guarded_arrays)
             evidence.rings = read_rings(arrays, readings, self._knowledge, self._subject.nodeid, self._policy)
-
-        def ask_runner(living: Sequence[object]) -> frozenset[int]:
-            evidence.note_borrowed(living)
-            with self._guard(RECOGNISE):
-                if self._runner.decide is not None and not self._tracker.threaded:
-                    self._known = self._runner.decide(living, growth)
-            return frozenset() if self._known is None else self._known.decided
-
-        is_user_file = self._knowledge.is_user_file
-        runs.end_run(arrays, CHEAP_STEPS if garbage is None else (), ask_runner, is_user_file)
-        return self._count(growth if self._known is None else self._known.growth)
+        evidence.note_borrowed(arrays)
+        runs.end_run(arrays, CHEAP_STEPS if garbage is None else (), is_user_file=self._knowledge.is_user_file)
+        if tracker.detector.sees_only_young and not tracker.threaded:
+            self._note_kept()
+        suspected = self._count(first.growth)
+        if runs.living() and not suspected:
+            self._step = "3 the runner holds it"
+            # What is as large as fails is run again, by law.
+            suspected = any(found.failed and found.kind != "cycle" for found in evidence.judge()[0])
+        return suspected
 
     def _count(self, growth: Growth) -> bool:
         """Take what a run has added to the counters; return whether anything is suspected."""
         suspected = False
         with self._guard(COUNTERS):
             suspected = self._evidence.count(growth)
-        suspected |= bool(self._runs.living())  # now with the arrays that the counters have told of
+        suspected |= bool(self._runs.suspects())  # now with the arrays that the counters have told of
         if suspected:
             self._tracker.ownership.disown({left.held.reading.identity for left in self._runs.living()})
         return suspected
@@ -299,7 +291,7 @@ class SuspectCheck:
             evidence.close()
             waiting = Waiting(nodeid, self._policy, how, tuple(told), len(of_arrays), self._holders, evidence.of_arrays)
             self._knowledge.late.take(waiting)
-        return tuple(told) if self._known is None else (*told, *self._known.findings)
+        return tuple(told)
 
     def _named(self) -> tuple[Finding, ...]:
         """Return the findings on arrays. Their holders are named at once where the verdict depends on them, else later."""

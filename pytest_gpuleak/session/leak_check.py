@@ -9,7 +9,6 @@ from pytest_gpuleak.model.outcomes import CHECKED
 from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.device_answers import DeviceAnswers
 from pytest_gpuleak.session.helper_processes import HelperProcesses
-from pytest_gpuleak.session.item_harness import ItemHarness
 from pytest_gpuleak.session.late_findings import LateFindings
 from pytest_gpuleak.session.own_modules import OwnModules
 from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, shared_meter
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.fixture_check import FixtureCheck
     from pytest_gpuleak.engine.garbage_check import Garbage, GarbageCheck
     from pytest_gpuleak.engine.run_tracker import RunTracker
-    from pytest_gpuleak.engine.runner import RunnerVerdict
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.model.findings import Finding, FixtureRecord
     from pytest_gpuleak.model.outcomes import FixturePlace, TestRecord, Verdict
@@ -93,7 +91,6 @@ class LeakCheck:
         self._own_modules = OwnModules()
         self._fixtures: FixtureCheck | None = None
         self._garbage_check: GarbageCheck | None = None
-        self._harness = ItemHarness(tracker, knowledge, attempts, self._own_modules)
         self.late = LateFindings(tracker, knowledge, self._own_modules)
         self._meter: PeakMeter | None = None
         self.devices = DeviceAnswers(tracker.counters, attempts.worker)
@@ -265,32 +262,20 @@ class LeakCheck:
             return blind
         findings: tuple[Finding, ...] = ()
         garbage: Garbage | None = None
-        known = self._decide_at_once(item, arrays, growth) if arrays else None
-        if known is not None:
-            arrays.clear()
-            growth, findings = known.growth, known.findings
-        elif arrays:
+        if arrays:
             garbage, growth = self._collect_garbage(arrays, growth, ended)
         growth, suspected = self._suspects(growth, policy, arrays or processes)
         if suspected:
             stop_timer(item)
             ended.rebuilt_s = sum(setup.setup_s for setup in released)
-            findings = (*self._check_suspect(ended, growth, arrays, processes, garbage), *findings)
+            findings = self._check_suspect(ended, growth, arrays, processes, garbage)
         elif garbage is not None and self._garbage_check is not None:
             findings = self._garbage_check.findings(garbage, nodeid, policy)
         elsewhere = None if self.helpers.agents is None else self._check_helpers(ended)
         findings = (*findings, *(elsewhere or ()))
-        if not (released or known or garbage or suspected or elsewhere is not None):  # a re-run has moved the counters
+        if not (released or garbage or suspected or elsewhere is not None):  # a re-run has moved the counters
             tracker.counters.carry_over()
         return self._conclude(findings, nodeid, policy) if findings else ("clean", ())
-
-    def _decide_at_once(self, item: pytest.Item, arrays: list[object], growth: Growth) -> RunnerVerdict | None:
-        """Decide on arrays that the test's runner alone holds, where the last suspects' were such; None for others."""
-        if not self._harness.comes_first or self.tracker.threaded:
-            return None
-        known = self._harness.decide(item, arrays, growth, partly=False)
-        self._harness.comes_first = known is not None
-        return known
 
     def _suspects(self, growth: Growth, policy: Policy, left: Sequence[object]) -> tuple[Growth, bool]:
         """Tell whether the test is a suspect, for what it has `left` or for its growth; return what is its own of that."""
@@ -338,19 +323,13 @@ class LeakCheck:
 
         subject = self._subject(ended)
         self.late.prepare(at_once=self._baseline is not None and not self._baseline.lists(item.nodeid))
-        runner = Runner(
-            lambda living, growth: self._harness.decide(item, living, growth, partly=True),
-            self._harness.keepers_of(item),
-            self._check_fixtures,
-        )
+        runner = Runner(item, self._check_fixtures)
         check = SuspectCheck(self.tracker, self.knowledge, subject, attempt.policy, runner)
         began = perf_counter() - attempt.suspect_s.get("check", 0.0)
         try:
             findings = check.check(FirstRun(arrays, growth, processes, garbage, ended.seen))
         finally:
             attempt.suspect_s["check"] = perf_counter() - began
-        # Where the next test leaves garbage too, the look that comes first is in vain: all must be decided by it.
-        self._harness.comes_first = check.held_by_runner and not (garbage and garbage.freed)
         self._own_modules.keep()
         self.late.explain_due()
         return findings

@@ -6,7 +6,13 @@ import dataclasses
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.engine.judge.growth import Group, compare_runs, group_by_root, growing_reference
+from pytest_gpuleak.engine.judge.growth import (
+    Group,
+    compare_runs,
+    group_by_root,
+    group_only_run,
+    growing_reference,
+)
 from pytest_gpuleak.engine.judge.replacements import compare
 from pytest_gpuleak.engine.limits import MINOR_SHARE
 from pytest_gpuleak.model.findings import MAX_ARRAYS_SHOWN, ArrayInfo, Finding, FindingKind, Holder, Origin
@@ -36,10 +42,7 @@ def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
     Growth is judged by `growing_tensors` and `growing_bytes` together; what does not grow, or was not confirmed, by
     `retained_bytes` per device. With ``confirm=0`` what exceeds the growth limits after the only run fails.
     """
-    if len(evidence.alive) > 1:
-        every = compare_runs(evidence)
-    else:
-        every = group_by_root("unconfirmed", (evidence.survivors[index] for index in sorted(evidence.alive[0])))
+    every = compare_runs(evidence) if len(evidence.alive) > 1 else group_only_run(evidence, strict=policy.confirm == 0)
     groups = [group for group in every if group.device != TRACE]
     until_teardown = {id(group) for group in groups if _is_judged_later(group, evidence)}
     now = [group for group in groups if id(group) not in until_teardown]

@@ -46,6 +46,17 @@ def group_by_root(kind: FindingKind, members: Iterable[Survivor]) -> list[Group]
     return [Group(kind, tuple(group)) for group in _by_root(members, lambda root: root).values()]
 
 
+def group_only_run(evidence: Evidence, *, strict: bool) -> list[Group]:
+    """Group what the only run left. What pytest's item alone keeps does not grow, unless the first run decides (`strict`)."""
+    kept: list[Survivor] = []
+    others: list[Survivor] = []
+    for index in sorted(evidence.alive[0]):
+        keeper = evidence.kept.get(index)
+        if keeper != "frames":  # what these hold goes with them
+            (kept if keeper == "item" and not strict else others).append(evidence.survivors[index])
+    return [*group_by_root("retained", kept), *group_by_root("unconfirmed", others)]
+
+
 def compare_runs(evidence: Evidence) -> list[Group]:
     """Group what the runs left by root: what grows, what stays or is replaced, and what a re-run let go.
 
