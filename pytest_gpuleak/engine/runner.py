@@ -49,9 +49,7 @@ def find_kept_by_runner(runs: Runs, tracker: RunTracker, item: object) -> dict[i
     def keepers_of(arrays: Sequence[object]) -> Mapping[int, Keeper] | None:
         finders, young_alone = tracker.frameworks.reference_finders(), tracker.detector.sees_only_young
         held = held_by_harness(arrays, item, test_class, finders, young_alone=young_alone)
-        if held is None:
-            return None
-        return {} if held.by == "parameters" else dict.fromkeys(held.arrays, held.by)
+        return None if held is None else dict.fromkeys(held.arrays, held.by)
 
     # A class's fixture that the re-run has set up again has made older what the first run left.
     visible = runs.objects(older)

@@ -1,7 +1,7 @@
 """Tell at a glance what the test's runner alone holds, without a search of the heap.
 
 A frame of pytest-flaky's holds the instance of a `unittest.TestCase` until the test's report is made; pytest's item
-keeps the instance of any other test class, and the test's parameters, until the session ends.
+keeps the instance of any other test class until the session ends.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from collections import Counter
 from inspect import CO_OPTIMIZED
 from itertools import chain
 from types import CellType, MethodType
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pytest_gpuleak.explain.hints.pytest_objects import KEPT_INSTANCE
-from pytest_gpuleak.explain.parameters import containers_below, parameters_of
 from pytest_gpuleak.explain.reference_graph import Graph
 from pytest_gpuleak.explain.unaccounted import owner_counter
 from pytest_gpuleak.heap.budget import Budget
@@ -22,8 +20,7 @@ from pytest_gpuleak.heap.collector import get_objects, get_referrers
 from pytest_gpuleak.heap.frames import belongs_to_plugin, local_variables
 from pytest_gpuleak.heap.reference_counts import LENDS_ARGUMENTS, LOOKUP_REFERENCES, getrefcount
 from pytest_gpuleak.heap.referrers import PausedCollector, get_referents
-from pytest_gpuleak.heap.safe_access import class_qualname, cut_name, instance_dict
-from pytest_gpuleak.model.findings import Holder
+from pytest_gpuleak.heap.safe_access import instance_dict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -31,8 +28,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.protocol import ReferenceFinder
     from pytest_gpuleak.model.evidence import Keeper
-
-    HeldBy = Keeper | Literal["parameters"]
 
 MAX_OBJECTS: Final = 20_000
 """Young objects above the arrays that are looked at. The search for holders decides on larger structures."""
@@ -49,18 +44,13 @@ FEW: Final = 32
 GRAPH_STEPS: Final = 3_000_000
 """Steps (`heap.budget`) of reading what native code holds: one walk over the young objects."""
 
-SEARCH_STEPS: Final = 3_000_000
-"""Steps of the search for the path; it looks at young objects alone."""
-
-_PARAMETERS: Final = "the test's parameters"
-
 _VALUES_LIE_IN_OBJECTS: Final = sys.version_info >= (3, 13)
 
 
 class HeldAlone(NamedTuple):
     """Who alone holds arrays, and their ids: none where something else holds each."""
 
-    by: HeldBy
+    by: Keeper
     arrays: frozenset[int]
 
 
@@ -72,98 +62,38 @@ def held_by_harness(
     *,
     young_alone: bool = True,
 ) -> HeldAlone | None:
-    """Tell which of `arrays` this thread's frames or pytest's item alone hold, or whether the test's parameters hold all.
+    """Tell which of `arrays` this thread's frames or pytest's item alone hold.
 
     None: what holds them is too much to be looked at.
 
     Every reference to these arrays, and to what they can be reached from, must come from a young object, the test's
-    instance (of `test_class`), what lies below a parameter, a local variable, or an attribute of the item. What else
-    holds, and what nothing holds any more (a cycle), is not among them. Who else refers to a parameter itself does not
-    matter, and the sequence does not count. `young_alone` tells that the collector shows young objects alone: else only
-    a few objects are looked at.
+    instance (of `test_class`), a local variable, or an attribute of the item. What else holds, and what nothing holds any
+    more (a cycle), is not among them. The sequence does not count. `young_alone` tells that the collector shows young
+    objects alone: else only a few objects are looked at.
     """
     with PausedCollector():
         attributes = instance_dict(item)
         if attributes is None:
             return None
-        parameters = list(parameters_of(item).values())
-        below = containers_below(parameters)
-        if below is None:
-            parameters, below = [], []
-        found = _Above(arrays, attributes, test_class, frozenset(map(id, parameters)), below, young_alone=young_alone)
-        parameters.clear()
-        below.clear()
-        return found.held_alone(frameworks)
-
-
-def holder_of(
-    arrays: Sequence[object],
-    item: object,
-    test_class: type | None,
-    held_by: HeldBy,
-    frameworks: Sequence[ReferenceFinder] | None,
-) -> Holder:
-    """Name the test's instance, or a parameter, as the holder of `arrays`; without `frameworks` no path is searched."""
-    if frameworks is not None:
-        from pytest_gpuleak.explain.search import Question, Search
-
-        with PausedCollector():
-            search = Search(
-                Question(arrays[:1], Budget(SEARCH_STEPS), hidden=_hidden(item, test_class), frameworks=frameworks)
-            )
-            search.run()
-            found = search.explanations()[0].holder
-            if found.kind == "fixture":
-                return found
-    if held_by == "parameters":
-        return Holder("fixture", _PARAMETERS, _PARAMETERS)
-    owner = cut_name(class_qualname(test_class or type(item)))
-    text = f"{owner} instance {KEPT_INSTANCE}"
-    return Holder("fixture", text, text)
-
-
-def _hidden(item: object, test_class: type | None) -> dict[int, list[object]]:
-    """Return, by the ids of what they refer to, the item and the test's instance, which may be old."""
-    attributes = instance_dict(item) or {}
-    frames = _Frames(test_class, attributes)
-    parameters = parameters_of(item)
-    below = containers_below(parameters.values()) or []
-    callspec = attributes.get("callspec")
-    specification = instance_dict(callspec) or {}
-    hidden: dict[int, list[object]] = {id(attributes): [item], id(specification): [callspec]}
-    # The item as well: from Python 3.13 on its values may lie in it, and its dict then shows none to the collector.
-    for holder in (attributes, item, callspec, specification, specification.get("params"), *frames.instances, *below):
-        for value in get_referents(holder):
-            hidden.setdefault(id(value), []).append(holder)
-    return hidden
+        return _Above(arrays, attributes, test_class, young_alone=young_alone).held_alone(frameworks)
 
 
 class _Above:
-    """What the arrays can be reached from: young objects, the test's instance and its parameters."""
+    """What the arrays can be reached from: young objects, and the test's instance."""
 
-    def __init__(  # noqa: PLR0913 - an object that held them would be one more referrer
-        self,
-        arrays: Sequence[object],
-        item: Mapping[str, object],
-        test_class: type | None,
-        parameters: frozenset[int],
-        below_parameters: Sequence[object],
-        *,
-        young_alone: bool,
+    def __init__(
+        self, arrays: Sequence[object], item: Mapping[str, object], test_class: type | None, *, young_alone: bool
     ) -> None:
         self._arrays = frozenset(map(id, arrays))
-        self._parameters = parameters
         self._graph = Graph()
         objects = self._graph.objects
         objects.update({id(array): array for array in arrays})
         frames = _Frames(test_class, item)
         self._known = Counter(self._arrays)  # the caller's sequence
-        old = [*frames.instances, *below_parameters]
-        own = {id(arrays), id(item), id(objects), id(frames.instances), id(below_parameters), id(old)}
-        own |= frames.on_stack
+        own = {id(arrays), id(item), id(objects), id(frames.instances)} | frames.on_stack
         level = list(objects.values())
         most = MAX_OBJECTS if young_alone else MAX_OF_HEAP
-        referrers = _Referrers(own, old, FEW if young_alone else most)
+        referrers = _Referrers(own, frames.instances, FEW if young_alone else most)
         while level and len(objects) <= most:
             level = self._expand(level, own, referrers)
         referrers.clear()
@@ -185,7 +115,7 @@ class _Above:
             self._known.update(held)
             for child in held:
                 self._graph.connect(id(container), child)
-            if held and self._graph.add(container) and id(container) not in self._parameters:
+            if held and self._graph.add(container):
                 new.append(container)
         containers.clear()
         return new
@@ -195,11 +125,7 @@ class _Above:
             return None
         alone = self._arrays - self._graph.below(self._held_elsewhere(frameworks))
         by_item = self._graph.below(self._from_item)
-        by_runner = by_item | self._graph.below(self._from_frames)
-        by_parameters = self._graph.below(self._graph.objects.keys() & self._parameters)
-        held = alone & by_runner
-        if held != self._arrays and self._arrays == alone & (by_runner | by_parameters):
-            return HeldAlone("parameters", alone)
+        held = alone & (by_item | self._graph.below(self._from_frames))
         return HeldAlone("item" if held & by_item else "frames", held)
 
     def _held_elsewhere(self, frameworks: Sequence[ReferenceFinder]) -> set[int]:
@@ -209,7 +135,7 @@ class _Above:
         counts: dict[int, int] = {}
         found: set[int] = set()
         objects = self._graph.objects
-        for identity in list(objects.keys() - self._parameters):
+        for identity in list(objects):
             value = objects[identity]
             count = owners(value)
             if count:
