@@ -7,17 +7,14 @@ import sys
 import threading
 import time
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from pytest_gpuleak.engine.settle.steps import Collection, Settling, paced, settle_steps_of
+from pytest_gpuleak.engine.settle.steps import Collection, Settling, settle_steps_of
 from pytest_gpuleak.heap.collector import GcView, epochs_supported
 from pytest_gpuleak.heap.threads import others_work, running_threads, turns_of_others
 from pytest_gpuleak.heap.weak_references import has_weak_references
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.interpreter
 
@@ -213,18 +210,3 @@ def test_what_a_thread_held_is_gone_once_it_has_ended_though_no_step_is_left() -
     settling.run(())
     assert not settling.alive
     assert not settling.cycles
-
-
-@pytest.mark.parametrize(("steps", "readings"), [(0, []), (1, [1]), (8, [1, 2, 4, 8]), (11, [1, 2, 4, 8, 11])])
-def test_readings_are_made_after_twice_as_many_steps_each_time_and_at_the_end(steps: int, readings: list[int]) -> None:
-    taken: list[int] = []
-    read = []
-
-    def waits() -> Iterator[None]:
-        for number in range(steps):
-            taken.append(number)
-            yield
-
-    for _ in paced(waits()):
-        read.append(len(taken))
-    assert read == readings

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.adapters.bulk import read_arrays
 from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, BLOCK, CounterRun, HostLimits, judge_counters, suspects
 from pytest_gpuleak.engine.limits import RUNS_BEFORE_RECORD, SLACK_SHARE
-from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Waits, device_steps, full_collection, paced
+from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Waits, device_steps, full_collection
 from pytest_gpuleak.heap.collector import full_collections
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, Growth
 
@@ -184,7 +184,7 @@ class CounterEvidence:
     def _lowest(self, growth: Growth, steps: Iterable[SettleStep], matters: Callable[[Growth], bool]) -> Growth:
         """Take settle steps as long as what is left of the growth matters."""
         for step in steps:
-            for _ in paced(step.steps()):
+            for _ in step.steps():
                 growth = growth.lowest(self._bounded(self._tracker.counters.end()))
                 if not matters(growth):
                     return growth

@@ -175,20 +175,6 @@ def rounds(step: SettleStep, alive: Callable[[], int]) -> Iterator[None]:
             return
 
 
-def paced(steps: Iterable[None]) -> Iterator[None]:
-    """Take steps, and pause for a reading after the first, second, fourth and so on, and at the end.
-
-    Waits begin with a microsecond and double, and a reading of the heap's counter may take 20 ms.
-    """
-    taken = 0
-    for _ in steps:
-        taken += 1
-        if taken & (taken - 1) == 0:
-            yield
-    if taken & (taken - 1):
-        yield
-
-
 class Settling:
     """Take settle steps until no suspect is `alive`; a garbage collection alone has freed those in `cycles`.
 
