@@ -95,22 +95,13 @@ _NO_HOLDER: Final[dict[str, str]] = {
 """Why a finding has no holder at all, by its kind."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Supplement:
-    """What is known beside the evidence: `rings` of garbage by array, `lenders` of untracked arrays by memory."""
-
-    rings: Mapping[int, Holder]
-    lenders: Mapping[int, Holder]
-    frames_count: bool
-
-    def added_to(self, evidence: Evidence) -> Evidence:
-        """Return the evidence with what is known beside."""
-        if self.lenders:
-            survivors = tuple(_with_lender(one, self.lenders) for one in evidence.survivors)
-            evidence = dataclasses.replace(evidence, survivors=survivors)
-        if self.rings:
-            evidence = dataclasses.replace(evidence, rings=self.rings)
-        return evidence if self.frames_count else _without_running_frames(evidence)
+def supplemented(
+    evidence: Evidence, rings: Mapping[int, Holder], lenders: Mapping[int, Holder], *, frames_count: bool
+) -> Evidence:
+    """Return the evidence with what is known beside: `rings` of garbage by array, `lenders` of memory by its key."""
+    survivors = tuple(_with_lender(one, lenders) for one in evidence.survivors) if lenders else evidence.survivors
+    evidence = dataclasses.replace(evidence, survivors=survivors, rings=rings)
+    return evidence if frames_count else _without_running_frames(evidence)
 
 
 def _with_lender(survivor: Survivor, lenders: Mapping[int, Holder]) -> Survivor:

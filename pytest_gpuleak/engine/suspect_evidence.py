@@ -11,7 +11,7 @@ from pytest_gpuleak.engine.confirm.lenders import Lenders
 from pytest_gpuleak.engine.confirm.open_files import OpenFiles
 from pytest_gpuleak.engine.confirm.process_evidence import ProcessEvidence
 from pytest_gpuleak.engine.confirm.program_evidence import ProgramEvidence
-from pytest_gpuleak.engine.describe import Supplement
+from pytest_gpuleak.engine.describe import supplemented
 from pytest_gpuleak.engine.holders import Holders
 from pytest_gpuleak.engine.host_arrays import HostArrays
 from pytest_gpuleak.engine.judge.arrays import judge
@@ -93,10 +93,13 @@ class SuspectEvidence:
         self.untracked.note_lines()
         growth = self._tracker.counters.end()
         self.processes.add_run(traced=traced)
-        self.programs.add_run()
+        with self.runs.marking():  # its collection frees garbage of the runs
+            collected = self.programs.add_run()
+        if collected:
+            growth = growth.lowest(self._tracker.counters.end())
         with self._guard(EXPLAIN):
             self.files.add_run()
-        return self.programs.explained(growth, self._policy.array_bytes, self._tracker.counters.end)
+        return growth._replace(compiled=self.programs.last_run_bytes)
 
     def forget_reruns(self) -> None:
         """Forget what re-runs have shown: the first run alone is judged."""
@@ -117,8 +120,7 @@ class SuspectEvidence:
     def grows_beside(self) -> bool:
         """Tell whether each re-run may have shown growth of anything but arrays that the collector tracks."""
         grows = self.processes.grows or self.files.grows or self.untracked.suspected or self.counters.wants_rerun
-        grows = grows or any(one.bytes_per_run for one in self._judge_counters(self.of_arrays()))
-        return grows or self.programs.grows  # asked last: it may collect the heap
+        return grows or self.programs.grows or any(one.bytes_per_run for one in self._judge_counters(self.of_arrays()))
 
     def begin_record(self) -> bool:
         """Tell whether one more run is to be recorded for what it adds to the host's memory."""
@@ -157,7 +159,7 @@ class SuspectEvidence:
             if self._let_go is None or self.runs.settled:
                 self._let_go = self._knowledge.older(self._tracker).let_go(self.runs.of_reruns())
             evidence = self.runs.evidence(graphs=graphs, let_go=self._let_go, up=self._up)
-        return Supplement(self.rings, self.lenders.holders, self._frames_count).added_to(evidence)
+        return supplemented(evidence, self.rings, self.lenders.holders, frames_count=self._frames_count)
 
     def judge(self, why: str = "") -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
         """Judge all kinds of evidence; `why` tells why there was no re-run, if there was none.

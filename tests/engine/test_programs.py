@@ -1,4 +1,4 @@
-"""What a test's runs have compiled: how much of the host's growth it explains, and when the heap is collected for it."""
+"""What a test's runs have compiled: how much of the host's growth it explains."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from pytest_gpuleak.engine.confirm.program_evidence import ProgramEvidence
 from pytest_gpuleak.engine.limits import PROGRAM_BYTES
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.engine.stages import Unguarded
-from pytest_gpuleak.model.readings import HOST, Growth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-HEAP = HOST, "heap"
 
 
 class Evidence:
@@ -41,10 +38,10 @@ class Evidence:
         self.garbage.clear()
         yield
 
-    def run_again(self, *added: str) -> None:
+    def run_again(self, *added: str) -> bool:
         self.evidence.expect_run()
         self.names += added
-        self.evidence.add_run()
+        return self.evidence.add_run()
 
 
 def test_what_a_test_compiled_is_a_reason_to_run_it_again() -> None:
@@ -56,24 +53,22 @@ def test_what_a_test_compiled_is_a_reason_to_run_it_again() -> None:
     assert (other.evidence.wanted, other.evidence.first_run_bytes) == (False, 0)
 
 
-def test_the_heap_is_collected_once_where_somebody_asks_what_a_run_has_compiled() -> None:
+def test_a_re_run_that_compiles_is_told_without_what_is_garbage_then() -> None:
     one = Evidence()
-    one.run_again("loss")
+    assert not one.run_again()
     assert one.collected == 0
+    assert one.run_again("loss")
+    assert (one.evidence.last_run_bytes, one.collected) == (PROGRAM_BYTES, 1)
+    one.garbage = ["eval"]
+    assert one.run_again("loss", "eval")
+    assert (one.evidence.last_run_bytes, one.knowledge.programs) == (PROGRAM_BYTES, 3)
+    assert not one.evidence.grows, "the first re-run has added nothing"
+    assert one.evidence.judge() == ()
+
+
+def test_what_each_re_run_compiles_is_a_note() -> None:
+    one = Evidence()
+    for number in range(2):
+        one.run_again(f"loss {number}")
     assert one.evidence.grows
     assert [found.count for found in one.evidence.judge()] == [1]
-    assert one.collected == 1
-    one.run_again("loss", "eval")
-    one.garbage = ["loss", "eval"]
-    assert one.evidence.judge() == ()
-    assert one.knowledge.programs == 2
-
-
-def test_growth_beside_programs_is_read_again_without_those_that_are_garbage() -> None:
-    one = Evidence()
-    one.run_again("loss")
-    small = one.evidence.explained(Growth({HEAP: PROGRAM_BYTES}), 0, lambda: Growth({}))
-    assert (small.compiled, one.collected) == (PROGRAM_BYTES, 0)
-    one.garbage = ["loss"]
-    large = one.evidence.explained(Growth({HEAP: 3 * PROGRAM_BYTES}), 0, lambda: Growth({HEAP: 2 * PROGRAM_BYTES}))
-    assert (large.compiled, large.bytes, one.collected) == (0, {HEAP: 2 * PROGRAM_BYTES}, 1)
