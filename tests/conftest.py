@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import pytest_gpuleak
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
@@ -36,6 +37,11 @@ STAND_IN = """
     def pytest_gpuleak_arrays(config):
         return [StandInArrays()]
 """
+
+settings.register_profile(
+    "loaded", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+settings.load_profile("loaded")  # no test depends on how fast examples are made
 
 OFF = [option for name in ("asyncio", "benchmark", "pytest_cov", "flaky", "syrupy") for option in ("-p", f"no:{name}")]
 """Keeps out plugins that are installed to be tested with: a test names the module of the one that it needs."""
