@@ -59,10 +59,6 @@ class Survivors:
             if survivor.created is None and survivor.holder is not None and _is_gradient(survivor.holder):
                 self._all[index] = survivor._replace(created=origins.get(BACKWARD))
 
-    def of(self, left: Leftover) -> Survivor:
-        """Return the entry of an array's storage."""
-        return self._all[self.index_of(left)]
-
     def note(
         self, found: Sequence[tuple[Leftover, Explanation]], shared: set[int], origins: OriginLog, newest: int
     ) -> frozenset[int]:
@@ -80,14 +76,10 @@ class Survivors:
             self._all[index] = survivor if created is None else survivor._replace(created=created)
         return frozenset(sharing)
 
-    def note_unexplained(
-        self, alive: Iterable[Leftover], unknown: Holder, origins: OriginLog, newest: int
-    ) -> frozenset[int]:
+    def note_unexplained(self, alive: Iterable[Leftover], unknown: Holder, origins: OriginLog, newest: int) -> None:
         """Like `note`, with the holder `unknown` for arrays whose holder no earlier run has found."""
-        indices = set()
         for left in alive:
             index = self.index_of(left)
-            indices.add(index)
             survivor = self._all[index]
             created = origins.get(left.reading.storage) if left.run == newest else None
             holder = survivor.holder
@@ -97,7 +89,6 @@ class Survivors:
                 holder=holder,
                 created=survivor.created or created,
             )
-        return frozenset(indices)
 
 
 def _with_holder(survivor: Survivor, arrays: list[tuple[Leftover, Explanation]], shared: set[int]) -> Survivor:
