@@ -71,7 +71,7 @@ class RunTracker:
         self.ownership = FixtureOwnership(self.detector, frameworks.arrays)
         self.processes = Children()
         # A setup or teardown begins in this order and ends in the reverse order.
-        self._listeners: tuple[FixtureEvents, ...] = (self.ownership, self.processes, self.counters)
+        self._listeners: tuple[FixtureEvents, ...] = (self.ownership, self.processes, self.counters.apart)
         self._in_setup: set[FixtureKey] = set()
         self._noting: list[SetupLines] = []
         self._used: Policy | None = None

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuleak.model.outcomes import CHECKED, Outcome, TestRecord
+from pytest_gpuleak.session.peak_hooks import shared_meter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
+    from pytest_gpuleak.adapters.frameworks import Frameworks
+    from pytest_gpuleak.engine.detect.counters import CounterWatch
+    from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.model.findings import Finding
@@ -81,6 +85,7 @@ class AttemptLog:
         self.settings = settings
         self._lines = lines
         self._faults: Faults | None = None
+        self._meter: PeakMeter | None = None
 
     @property
     def nodeid(self) -> str:
@@ -121,6 +126,27 @@ class AttemptLog:
         """Add the time since `began` (`time.perf_counter`) to the test's overhead."""
         if self.attempt is not None:
             self.attempt.overhead_s += perf_counter() - began
+
+    def call_ends(self, frameworks: Frameworks) -> None:
+        """Note whether the test ran beside other ranks, before its teardown destroys their group."""
+        if self.attempt is not None:
+            try:
+                self.attempt.is_rank = frameworks.is_distributed()
+            except Exception:  # noqa: BLE001 - a framework that is half imported: asked again before a re-run
+                self.attempt.is_rank = False
+
+    def read_memory(self, counters: CounterWatch) -> dict[str, dict[str, int]]:
+        """Return the counters around the test and its peaks, as the report has them; nothing where that fails."""
+        try:
+            if self._meter is None:
+                self._meter = shared_meter(self.config)
+            peaks = {device: peak.allocated for device, peak in self._meter.peaks().items()}
+            return counters.record({device: peak.total + peak.workspaces for device, peak in peaks.items()})
+        except Exception as error:  # noqa: BLE001 - figures for a reader: the verdict stands without them
+            from pytest_gpuleak.engine.stages import FIGURES
+
+            self.faults.note(FIGURES, error, self.nodeid)
+            return {}
 
     def end(
         self,

@@ -80,7 +80,7 @@ class RuntestHooks(FixtureHooks):
             self._explain_shortage(item, call.excinfo.value, report)
         self._attempts.note_report(report)
         if call.when == "call":
-            self._check.call_ends()
+            self._attempts.call_ends(self._check.tracker.frameworks)
         elif call.when == "teardown":
             try:
                 self._judge(item, report)

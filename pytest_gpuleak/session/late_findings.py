@@ -59,7 +59,7 @@ class LateFindings:
         if self._search is not None and not self._search.is_empty:
             self._own_modules.keep()
             began = perf_counter()
-            with paused_timer(), self._tracker.counters.kept_apart():
+            with paused_timer(), self._tracker.counters.apart.kept_apart():
                 found = self._search.explain()
             self._note(found, began)
 

@@ -11,8 +11,9 @@ from pytest_gpuleak.session.device_answers import DeviceAnswers
 from pytest_gpuleak.session.helper_processes import HelperProcesses
 from pytest_gpuleak.session.late_findings import LateFindings
 from pytest_gpuleak.session.own_modules import OwnModules
-from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, shared_meter
+from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING
 from pytest_gpuleak.session.pytest_internals import (
+    ELSEWHERE,
     DeferredFinalizerErrors,
     log_handlers,
     older_instance,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import SettleStep
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
-    from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
     from pytest_gpuleak.engine.fixture_check import FixtureCheck
     from pytest_gpuleak.engine.garbage_check import Garbage, GarbageCheck
     from pytest_gpuleak.engine.run_tracker import RunTracker
@@ -43,10 +43,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.session.attempt import Attempt, AttemptLog
     from pytest_gpuleak.session.features.baseline import BaselineRun
     from pytest_gpuleak.session.rerun.subject import ItemSubject
-
-
-ELSEWHERE = "a notebook runs in a process of its own, its kernel, which is not watched"
-"""Why a notebook that runs as a test has no verdict."""
 
 
 class EndedRun:
@@ -92,7 +88,6 @@ class LeakCheck:
         self._fixtures: FixtureCheck | None = None
         self._garbage_check: GarbageCheck | None = None
         self.late = LateFindings(tracker, knowledge, self._own_modules)
-        self._meter: PeakMeter | None = None
         self.devices = DeviceAnswers(tracker.counters, attempts.worker)
         self._instance: weakref.ref[object] | None = None
         self.helpers = HelperProcesses(tracker, attempts, self._own_modules, detailed=detailed)
@@ -181,15 +176,6 @@ class LeakCheck:
             self._fixture_check().check_processes(left)
         self.attempts.charge(began)
 
-    def call_ends(self) -> None:
-        """Note whether the test ran beside other ranks, before its teardown destroys their group."""
-        attempt = self.attempts.attempt
-        if attempt is not None:
-            try:
-                attempt.is_rank = self.tracker.frameworks.is_distributed()
-            except Exception:  # noqa: BLE001 - a framework that is half imported: asked again before a re-run
-                attempt.is_rank = False
-
     def judge(
         self, item: pytest.Item, nextitem: pytest.Item | None, seen: Callable[[], object] | None = None
     ) -> TestRecord | None:
@@ -208,10 +194,10 @@ class LeakCheck:
             return self.attempts.give_up(item, self.devices.lost.reason)
         if self.helpers.agents is not None:
             self.helpers.end()
-        release_values(item, self._log_handlers, tracker.counters.values_let_go)
+        release_values(item, self._log_handlers, tracker.counters.apart.values_let_go)
         growth = tracker.counters.end(lambda: tracker.least_host_growth(attempt.policy))
         lost = self.devices.why_unchecked("during", attempt.nodeid)
-        memory = self._record_memory(attempt.nodeid) if self._detailed else {}
+        memory = self.attempts.read_memory(tracker.counters) if self._detailed else {}
         self._finalizers.nodeid = attempt.nodeid
         with self._finalizers:
             if attempt.outcome in CHECKED:
@@ -336,7 +322,7 @@ class LeakCheck:
 
     def _subject(self, ended: EndedRun) -> ItemSubject:
         expected_s = ended.attempt.duration_s + ended.rebuilt_s
-        letting_go = self.tracker.counters.values_let_go
+        letting_go = self.tracker.counters.apart.values_let_go
         if self.helpers.agents is not None:
             from pytest_gpuleak.session.features.children.rerun import SharedSubject
 
@@ -396,21 +382,6 @@ class LeakCheck:
         with self._finalizers:
             for _ in full_collection(self.knowledge.safeguards).steps():
                 pass
-
-    def _record_memory(self, nodeid: str) -> dict[str, dict[str, int]]:
-        try:
-            return self.tracker.counters.record(self._peaks())
-        except Exception as error:  # noqa: BLE001 - figures for a reader: the verdict stands without them
-            from pytest_gpuleak.engine.stages import FIGURES
-
-            self.attempts.faults.note(FIGURES, error, nodeid)
-            return {}
-
-    def _peaks(self) -> dict[str, int]:
-        if self._meter is None:
-            self._meter = shared_meter(self.config)
-        peaks = self._meter.peaks()
-        return {device: peak.allocated.total + peak.allocated.workspaces for device, peak in peaks.items()}
 
     def _left_processes(self, item: pytest.Item, attempt: Attempt) -> list[LeftProcess]:
         processes = self.tracker.processes

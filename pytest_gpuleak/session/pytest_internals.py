@@ -9,7 +9,7 @@ import threading
 import types
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -92,6 +92,10 @@ def fixtures_of_items(config: pytest.Config) -> list[Any]:
 
 _NOTEBOOKS = frozenset({"nbmake", "nbval", "pytest_notebook"})
 """Packages of plugins whose items run notebooks."""
+
+
+ELSEWHERE: Final = "a notebook runs in a process of its own, its kernel, which is not watched"
+"""Why a notebook that runs as a test has no verdict."""
 
 
 def runs_elsewhere(item: pytest.Item) -> bool:

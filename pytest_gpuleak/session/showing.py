@@ -8,8 +8,7 @@ from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports.terminal.closing import Shown, closing_steps, render_init
 from pytest_gpuleak.reports.terminal.lines import MARKUP, TEXT_LIMIT
 from pytest_gpuleak.session.closing import nothing
-from pytest_gpuleak.session.leak_check import ELSEWHERE
-from pytest_gpuleak.session.pytest_internals import colour_red
+from pytest_gpuleak.session.pytest_internals import ELSEWHERE, colour_red
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport

@@ -89,9 +89,9 @@ def fixture_of_10_bytes() -> tuple[Heap, CounterWatch]:
     heap = Heap()
     watch = CounterWatch((), [heap])
     watch.begin()
-    watch.setup_begins(0, PLACE, Policy())
+    watch.apart.setup_begins(0, PLACE, Policy())
     heap.size = 10
-    watch.setup_ends(1, 0.0, failed=False)
+    watch.apart.setup_ends(1, 0.0, failed=False)
     return heap, watch
 
 
@@ -100,9 +100,9 @@ def test_growth_is_what_the_test_itself_added() -> None:
     watch = CounterWatch((), [heap])
     watch.begin()
     heap.size = 100
-    watch.setup_begins(0, PLACE, Policy())
+    watch.apart.setup_begins(0, PLACE, Policy())
     heap.size = 1100
-    watch.setup_ends(1, 0.0, failed=False)
+    watch.apart.setup_ends(1, 0.0, failed=False)
     heap.size = 1150
     assert watch.end().bytes == {(HOST, "heap"): 150}
 
@@ -132,9 +132,9 @@ def test_a_counter_that_a_fixture_s_reading_lacks_is_not_compared(lacking: int) 
     devices.readings = reading(GIB, GIB)
     watch.begin()
     devices.readings = readings[0]
-    watch.setup_begins(0, PLACE, Policy())
+    watch.apart.setup_begins(0, PLACE, Policy())
     devices.readings = readings[1]
-    watch.setup_ends(1, 0.0, failed=False)
+    watch.apart.setup_ends(1, 0.0, failed=False)
     devices.readings = readings[2]
     assert watch.end().of("cuda:0") == 7
 
@@ -177,30 +177,30 @@ def test_a_fixture_set_up_within_another_one_counts_once() -> None:
     heap = Heap()
     watch = CounterWatch((), [heap])
     watch.begin()
-    watch.setup_begins(0, PLACE, Policy())
+    watch.apart.setup_begins(0, PLACE, Policy())
     heap.size = 10
-    watch.setup_begins(0, PLACE, Policy())
+    watch.apart.setup_begins(0, PLACE, Policy())
     heap.size = 110
-    watch.setup_ends(2, 0.0, failed=False)
+    watch.apart.setup_ends(2, 0.0, failed=False)
     heap.size = 111
-    watch.setup_ends(1, 0.0, failed=False)
+    watch.apart.setup_ends(1, 0.0, failed=False)
     assert watch.end().bytes == {(HOST, "heap"): 0}
     watch.begin()
-    watch.teardown_begins(0)
+    watch.apart.teardown_begins(0)
     heap.size = 100
-    watch.teardown_ends(1)
-    watch.teardown_begins(0)
+    watch.apart.teardown_ends(1)
+    watch.apart.teardown_begins(0)
     heap.size = 0
-    watch.teardown_ends(2)
+    watch.apart.teardown_ends(2)
     assert watch.end().bytes == {(HOST, "heap"): 0}
 
 
 def test_what_a_test_puts_into_a_fixture_that_it_sets_up_and_that_dies_with_it_is_not_left() -> None:
     heap, watch = fixture_of_10_bytes()
     heap.size = 15  # the test adds to it
-    watch.teardown_begins(0)
+    watch.apart.teardown_begins(0)
     heap.size = 0
-    watch.teardown_ends(1)
+    watch.apart.teardown_ends(1)
     assert watch.end().bytes == {(HOST, "heap"): 0}
 
 
@@ -210,13 +210,13 @@ def test_what_earlier_tests_put_into_a_fixture_is_no_credit_of_the_test_that_it_
     heap.size = 25  # an earlier test adds to it
     watch.begin()
     heap.size = 32  # this one leaves 7 elsewhere
-    watch.teardown_begins(0)
+    watch.apart.teardown_begins(0)
     if nested:
-        watch.teardown_begins(0)
+        watch.apart.teardown_begins(0)
     heap.size = 7
     if nested:
-        watch.teardown_ends(2)
-    watch.teardown_ends(1)
+        watch.apart.teardown_ends(2)
+    watch.apart.teardown_ends(1)
     assert watch.end().bytes == {(HOST, "heap"): 7}
 
 
@@ -224,17 +224,17 @@ def test_what_a_fixture_s_teardown_adds_is_not_the_test_s() -> None:
     heap = Heap()
     watch = CounterWatch((), [heap])
     watch.begin()
-    watch.teardown_begins(0)
+    watch.apart.teardown_begins(0)
     heap.size = 12
-    watch.teardown_ends(1)
+    watch.apart.teardown_ends(1)
     assert watch.end().bytes == {(HOST, "heap"): 0}
 
 
 def test_a_fixture_that_does_not_let_go_is_not_the_last_test_s() -> None:
     _, watch = fixture_of_10_bytes()
     watch.begin()
-    watch.teardown_begins(0)
-    watch.teardown_ends(1)
+    watch.apart.teardown_begins(0)
+    watch.apart.teardown_ends(1)
     assert watch.end().bytes == {(HOST, "heap"): 0}
 
 
@@ -488,9 +488,9 @@ def test_what_a_fixture_adds_is_read_anew() -> None:
     heap = Stale()
     watch = CounterWatch((), [heap])
     watch.begin()
-    watch.setup_begins(0, PLACE, Policy())
+    watch.apart.setup_begins(0, PLACE, Policy())
     heap.size = 5000
-    watch.setup_ends(1, 0.0, failed=False)
+    watch.apart.setup_ends(1, 0.0, failed=False)
     assert watch.end(int).bytes == {(HOST, "heap"): 0}
     assert watch.end().bytes == {(HOST, "heap"): 0}
 
@@ -500,7 +500,7 @@ def test_what_the_plugin_adds_within_a_test_is_not_the_tests() -> None:
     watch = CounterWatch((), [heap])
     watch.begin()
     heap.size = 100
-    with watch.kept_apart():
+    with watch.apart.kept_apart():
         heap.size += 5_000
     heap.size += 20
     assert watch.end().bytes == {(HOST, "heap"): 120}

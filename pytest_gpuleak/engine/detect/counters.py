@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.probe_protocol import total_of
+from pytest_gpuleak.engine.detect.growth_apart import GrowthApart
 from pytest_gpuleak.engine.limits import MODULE_BYTES
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, Growth, Key, ProbeUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuleak.adapters.nvml.readings import NvmlReading
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading, HostGrowth, HostProbe, Recorder
-    from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.engine.detect.outside_torch import OutsideTorch
-    from pytest_gpuleak.model.outcomes import FixturePlace
-    from pytest_gpuleak.model.policy import Policy
 
 
 UNACCOUNTED = "unaccounted"
@@ -53,14 +51,10 @@ class CounterWatch:
         self._outside: OutsideTorch | None = None
         self._before: dict[Key, int] = {}
         self._after: dict[Key, int] = {}
-        self._others: dict[Key, int] = {}
         self._met: set[str] = set()
         self._unknown: set[Key] = set()
-        self._levels: list[_Level] = []
-        self._owned: dict[FixtureKey, dict[Key, int]] = {}
-        self._set_up: set[FixtureKey] = set()
-        self._to_go: dict[Key, int] = {}
-        self._others_filled = False
+        self.apart = GrowthApart(self)
+        """What is not the running test's own growth."""
         self._standing: dict[Key, int] | None = None
         self._in_heap = 0
         self._collecting: list[int] = []
@@ -105,14 +99,9 @@ class CounterWatch:
 
     def begin(self) -> None:
         """Begin a run of a test."""
-        if self._others:
-            self._others = {}
+        self.apart.begin()
         if self._unknown:
             self._unknown = set()
-        self._levels.clear()
-        self._set_up.clear()
-        self._to_go.clear()
-        self._others_filled = False
         self._collected = {}
         devices = self.read_devices() if self._standing is None else self._standing
         self._before = {**devices, **self._read_host()}
@@ -141,72 +130,6 @@ class CounterWatch:
         """Return the devices that the last run has used."""
         return frozenset(device for device, _ in self._after if device != HOST)
 
-    def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:  # noqa: ARG002
-        """Stop counting growth for the test."""
-        self._levels.append(_Level(self.read()))
-
-    def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:  # noqa: ARG002
-        """Book the setup's growth to the fixture."""
-        if not self._levels:
-            return  # its setup began before the counters were watched
-        level = self._levels.pop()
-        added = self._added(level.before, self.read())
-        self._owned[fixture] = {key: size - level.inner.get(key, 0) for key, size in added.items()}
-        self._set_up.add(fixture)
-        self._leave_out(added)
-
-    def teardown_begins(self, fixture: FixtureKey) -> None:  # noqa: ARG002
-        """Read the counters before the fixture's finalizers."""
-        self._levels.append(_Level(self.read()))
-
-    def teardown_ends(self, fixture: FixtureKey) -> None:
-        """Do not credit the test with what others had put into the fixture.
-
-        Of a fixture that this run has set up, that is the setup's own memory. Of one that was up before, the host's counter
-        cannot tell what this test and what earlier ones put there: none of it is credited, and the re-run, which sets the
-        fixture up itself, decides. What devices let go beside a setup's memory are arrays, which are known one by one.
-        """
-        for key, size in self._owned.pop(fixture, {}).items():
-            self._to_go[key] = self._to_go.get(key, 0) + size
-        self._others_filled |= fixture not in self._set_up
-        if self._levels:
-            self._let_go(self._levels.pop())
-
-    @contextmanager
-    def values_let_go(self) -> Iterator[None]:
-        """Take what the body frees for values of fixtures that were torn down: the test's own reference is the last."""
-        level = _Level(self.read())
-        yield
-        self._let_go(level)
-
-    def _let_go(self, level: _Level) -> None:
-        """Leave out what was freed since the level began, as far as others had put it into fixtures."""
-        booked = level.inner
-        for key, size in self._added(level.before, self.read()).items():
-            rest, to_go = size - booked.get(key, 0), self._to_go.get(key, 0)
-            if key[0] == HOST and self._others_filled:
-                booked[key] = size
-            elif rest < 0 < to_go:
-                freed = min(-rest, to_go)
-                self._to_go[key] = to_go - freed
-                booked[key] = booked.get(key, 0) - freed
-        self._leave_out(booked)
-
-    def _leave_out(self, added: Mapping[Key, int]) -> None:
-        """Count what was added for no test, and not for the fixture in whose setup or teardown it was added."""
-        inner = self._levels[-1].inner if self._levels else self._others
-        for key, size in added.items():
-            inner[key] = inner.get(key, 0) + size
-
-    @contextmanager
-    def kept_apart(self) -> Iterator[None]:
-        """Leave what the body adds out of the test's growth: the plugin works in the middle of the test."""
-        before = self.read()
-        try:
-            yield
-        finally:
-            self._leave_out(self._added(before, self.read()))
-
     def end(self, least: Callable[[], int] | None = None) -> Growth:
         """Return what the last run has added.
 
@@ -214,10 +137,10 @@ class CounterWatch:
         its last reading may return that one. Without it each counter is read.
         """
         self._after = self.read(least)
-        growth = self._added(self._before, self._after)
+        growth = self.added(self._before, self._after)
         for key in self._unknown:
             growth.pop(key, None)
-        for key, size in self._others.items():
+        for key, size in self.apart.sizes.items():
             if key in growth:
                 growth[key] -= size
         added = list(sys.modules)[self._modules :] if len(sys.modules) > self._modules else []
@@ -258,7 +181,7 @@ class CounterWatch:
                 key = HOST, probe.name
                 self._collected[key] = self._collected.get(key, 0) + max(before - after, 0)
 
-    def _added(self, before: Mapping[Key, int], after: Mapping[Key, int]) -> dict[Key, int]:
+    def added(self, before: Mapping[Key, int], after: Mapping[Key, int]) -> dict[Key, int]:
         """Return what was added between two readings. What only one of them has is `_unknown`, and not compared.
 
         After ``x.record_stream(s); del x``, for example, torch's requested bytes lag behind until the next allocation.
@@ -418,13 +341,3 @@ class CounterWatch:
 @cache
 def _names_of(metric: str) -> tuple[str, str]:
     return f"{metric}_before", f"{metric}_after"
-
-
-class _Level:
-    """A higher-scoped fixture's setup or teardown in progress: counters before it, and growth of fixtures within it."""
-
-    __slots__ = ("before", "inner")
-
-    def __init__(self, before: dict[Key, int]) -> None:
-        self.before = before
-        self.inner: dict[Key, int] = {}

@@ -1,0 +1,123 @@
+"""Keep apart from a test's growth what higher-scoped fixtures, and the plugin itself, add and let go meanwhile."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from pytest_gpuleak.model.readings import HOST, Key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
+    from pytest_gpuleak.model.outcomes import FixturePlace
+    from pytest_gpuleak.model.policy import Policy
+
+
+class Counters(Protocol):
+    """The counters of one process: `detect.counters.CounterWatch`."""
+
+    def read(self) -> dict[Key, int]:
+        """Read all counters."""
+
+    def added(self, before: Mapping[Key, int], after: Mapping[Key, int]) -> dict[Key, int]:
+        """Return what was added between two readings."""
+
+
+class GrowthApart:
+    """Follow fixtures as `FixtureEvents` does; `sizes` is what is not the running test's own, by counter."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self.sizes: dict[Key, int] = {}
+        self._levels: list[_Level] = []
+        self._owned: dict[FixtureKey, dict[Key, int]] = {}
+        self._set_up: set[FixtureKey] = set()
+        self._to_go: dict[Key, int] = {}
+        self._others_filled = False
+
+    def begin(self) -> None:
+        """Begin a run of a test."""
+        if self.sizes:
+            self.sizes = {}
+        self._levels.clear()
+        self._set_up.clear()
+        self._to_go.clear()
+        self._others_filled = False
+
+    def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:  # noqa: ARG002
+        """Stop counting growth for the test."""
+        self._levels.append(_Level(self._counters.read()))
+
+    def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:  # noqa: ARG002
+        """Book the setup's growth to the fixture."""
+        if not self._levels:
+            return  # its setup began before the counters were watched
+        level = self._levels.pop()
+        added = self._counters.added(level.before, self._counters.read())
+        self._owned[fixture] = {key: size - level.inner.get(key, 0) for key, size in added.items()}
+        self._set_up.add(fixture)
+        self._leave_out(added)
+
+    def teardown_begins(self, fixture: FixtureKey) -> None:  # noqa: ARG002
+        """Read the counters before the fixture's finalizers."""
+        self._levels.append(_Level(self._counters.read()))
+
+    def teardown_ends(self, fixture: FixtureKey) -> None:
+        """Do not credit the test with what others had put into the fixture.
+
+        Of a fixture that this run has set up, that is the setup's own memory. Of one that was up before, the host's counter
+        cannot tell what this test and what earlier ones put there: none of it is credited, and the re-run, which sets the
+        fixture up itself, decides. What devices let go beside a setup's memory are arrays, which are known one by one.
+        """
+        for key, size in self._owned.pop(fixture, {}).items():
+            self._to_go[key] = self._to_go.get(key, 0) + size
+        self._others_filled |= fixture not in self._set_up
+        if self._levels:
+            self._let_go(self._levels.pop())
+
+    @contextmanager
+    def values_let_go(self) -> Iterator[None]:
+        """Take what the body frees for values of fixtures that were torn down: the test's own reference is the last."""
+        level = _Level(self._counters.read())
+        yield
+        self._let_go(level)
+
+    def _let_go(self, level: _Level) -> None:
+        """Leave out what was freed since the level began, as far as others had put it into fixtures."""
+        booked = level.inner
+        for key, size in self._counters.added(level.before, self._counters.read()).items():
+            rest, to_go = size - booked.get(key, 0), self._to_go.get(key, 0)
+            if key[0] == HOST and self._others_filled:
+                booked[key] = size
+            elif rest < 0 < to_go:
+                freed = min(-rest, to_go)
+                self._to_go[key] = to_go - freed
+                booked[key] = booked.get(key, 0) - freed
+        self._leave_out(booked)
+
+    def _leave_out(self, added: Mapping[Key, int]) -> None:
+        """Count what was added for no test, and not for the fixture in whose setup or teardown it was added."""
+        inner = self._levels[-1].inner if self._levels else self.sizes
+        for key, size in added.items():
+            inner[key] = inner.get(key, 0) + size
+
+    @contextmanager
+    def kept_apart(self) -> Iterator[None]:
+        """Leave what the body adds out of the test's growth: the plugin works in the middle of the test."""
+        before = self._counters.read()
+        try:
+            yield
+        finally:
+            self._leave_out(self._counters.added(before, self._counters.read()))
+
+
+class _Level:
+    """A higher-scoped fixture's setup or teardown in progress: counters before it, and growth of fixtures within it."""
+
+    __slots__ = ("before", "inner")
+
+    def __init__(self, before: dict[Key, int]) -> None:
+        self.before = before
+        self.inner: dict[Key, int] = {}
