@@ -20,7 +20,7 @@ from pytest_gpuleak.model.evidence import Root, root_of
 from pytest_gpuleak.model.findings import FREED, NO_OBJECT, NOT_READ, WAITING, Holder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
     from pytest_gpuleak.adapters.protocol import OriginLog
     from pytest_gpuleak.engine.deaths import Left
@@ -155,6 +155,17 @@ class Holders:
             others = searched.get(root_of(left.held.reading.device, found.holder), ())
             if others and not found.others:
                 self._known[left.index] = dataclasses.replace(found, others=others)
+
+    def note_leftovers(self, nodeid: str, extra: Collection[int] = ()) -> None:
+        """Note for the session what is still alive, with the text of its holder where it is known.
+
+        `extra` are the indices of survivors that are there because of the re-runs. What was noted before stays as noted.
+        """
+        survivors = self.runs.survivors.all()
+        for left in self.runs.staying():
+            holder = survivors[left.index].holder
+            text = "" if holder is None or holder.kind == "unknown" else holder.text
+            self._knowledge.left_behind.note(nodeid, left.held, text, extra=left.index in extra)
 
     def give_up(self, why: str) -> None:
         """Say `why` a search has found nothing."""

@@ -105,7 +105,7 @@ class LateSearch:
         search_together([one.holders for one in waiting], self._tracker, self._knowledge)
         for one in waiting:
             with self._knowledge.safeguards.guard(ACCOUNT, one.nodeid):
-                one.holders.runs.note_leftovers(self._knowledge.left_behind, one.nodeid)
+                one.holders.note_leftovers(one.nodeid)
 
     def _judged_safely(self, one: Waiting) -> tuple[Verdict, tuple[Finding, ...]]:
         with self._knowledge.safeguards.guard(EXPLAIN_LATE, one.nodeid):

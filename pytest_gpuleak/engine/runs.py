@@ -27,11 +27,10 @@ from pytest_gpuleak.heap.weak_references import has_weak_references
 from pytest_gpuleak.model.evidence import Evidence, Keeper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.protocol import SettleStep
     from pytest_gpuleak.engine.deaths import Cause
-    from pytest_gpuleak.engine.left_behind import LeftBehind
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.model.readings import ArrayReading
@@ -284,6 +283,12 @@ class Runs:
         """Return what is alive, or what is alive of the last run, and not kept by the test's runner alone."""
         return [left for left in self.living(of_last=of_last) if left.index not in self._kept]
 
+    def staying(self) -> Iterable[Left]:
+        """Return what is alive, each storage once, but for what goes with the frames that hold it."""
+        return {
+            left.held.reading.storage: left for left in self._alive if self._kept.get(left.index) != "frames"
+        }.values()
+
     def every(self) -> list[Left]:
         """Return all that runs have left, also what is gone."""
         return self._left
@@ -364,18 +369,6 @@ class Runs:
         survivors = self.survivors.all()
         yield from ((survivors[index].reading, 1) for index in sorted(now) if survivors[index].run == last)
         yield from ((survivors[index].reading, -1) for index in sorted(before - now))
-
-    def note_leftovers(self, left_behind: LeftBehind, nodeid: str, extra: Collection[int] = ()) -> None:
-        """Note for the session what is still alive, each storage once, with the text of its holder where it is known.
-
-        `extra` are the indices of survivors that are there because of the re-runs. What was noted before stays as noted.
-        """
-        survivors = self.survivors.all()
-        stay = (left for left in self._alive if self._kept.get(left.index) != "frames")
-        for left in {left.held.reading.storage: left for left in stay}.values():
-            holder = survivors[left.index].holder
-            text = "" if holder is None or holder.kind == "unknown" else holder.text
-            left_behind.note(nodeid, left.held, text, extra=left.index in extra)
 
     def evidence(self, **beside: Any) -> Evidence:
         """Return the evidence for `engine.judge.arrays.judge`, with fields that are known `beside`."""

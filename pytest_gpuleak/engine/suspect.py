@@ -278,7 +278,7 @@ class SuspectCheck:
             evidence.find_lenders()
         with self._guard(ACCOUNT):
             extra = compare(self._runs.evidence()).extra
-            self._runs.note_leftovers(self._knowledge.left_behind, self._subject.nodeid, extra)
+            self._holders.note_leftovers(self._subject.nodeid, extra)
         with self._guard(PROCESSES):
             evidence.processes.explain(self._guard)
         of_arrays, beside = evidence.judge(why)
