@@ -26,10 +26,6 @@ ALL_WAITS_S: Final = 0.45
 KNOWN_THREADS_WAIT_S: Final = 0.02
 """Seconds of all such waits for threads from before the test, which seldom hold what is its own. Stops."""
 
-ENDING_WAITS: Final = 7
-"""Waits for processes to end before all of the heap is collected, which takes 0.2 s on a large one: 0.13 s in all.
-Orders."""
-
 DEVICE_STEP_S: Final = 0.25
 """Seconds between two readings of a device that is waited for (`--gpu-leak-wait`). Orders: no verdict comes of them."""
 

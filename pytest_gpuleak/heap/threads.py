@@ -7,7 +7,6 @@ import contextlib
 import os
 import sys
 import threading
-from threading import enumerate as threads_by_object  # bound before a test replaces it
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -45,27 +44,8 @@ def others_work() -> bool:
 
     The thread in which execnet reads what pytest-xdist sends to a worker does not count.
     """
-    return bool(_others())
-
-
-def turns_of_others() -> dict[int, bytes] | None:
-    """Return how often each thread that `others_work` counts has been given the processor; None if the system does not tell.
-
-    One that has had no turn in between has run no code: a server that waits for connections, say.
-    """
-    # WebAssembly knows no such number, nor another thread.
-    native_ids = {thread.ident: getattr(thread, "native_id", None) for thread in threads_by_object()}
-    turns: dict[int, bytes] = {}
-    for thread in _others():
-        try:
-            status = read_kernel_file(f"/proc/self/task/{native_ids[thread]}/status")
-        except (KeyError, OSError):  # a thread that `threading` does not know, or that ends; another system
-            return None
-        counts = [line for line in status.splitlines() if b"ctxt_switches" in line]
-        if not counts:
-            return None
-        turns[thread] = b" ".join(counts)
-    return turns
+    own = threading.get_ident()
+    return any(thread != own and not _is_of_execnet(frame) for thread, frame in sys._current_frames().items())
 
 
 def read_kernel_file(path: str) -> bytes:
@@ -75,11 +55,6 @@ def read_kernel_file(path: str) -> bytes:
         return os.read(descriptor, 4096)
     finally:
         os.close(descriptor)
-
-
-def _others() -> list[int]:
-    own = threading.get_ident()
-    return [thread for thread, frame in sys._current_frames().items() if thread != own and not _is_of_execnet(frame)]
 
 
 def _is_of_execnet(innermost: FrameType) -> bool:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.engine.detect import processes as left_processes
 from pytest_gpuleak.engine.detect.processes import Children
 
 if TYPE_CHECKING:
@@ -51,15 +50,13 @@ def worker() -> Iterator[Worker]:
     worker.process.wait()
 
 
-def test_what_ends_by_itself_is_not_left(children: Children, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(left_processes, "ENDING_WAITS", 15)
+def test_what_ends_by_itself_is_not_left(children: Children, worker: Worker) -> None:
     assert children.suspects()
     worker.end()
     assert children.left() == []
 
 
-def test_what_a_young_cycle_owns_is_not_left(children: Children, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(left_processes, "ENDING_WAITS", 15)
+def test_what_a_young_cycle_owns_is_not_left(children: Children) -> None:
     process = Worker().process
     assert children.suspects()
     assert children.left() == []
@@ -78,7 +75,6 @@ def test_what_an_old_cycle_owns_is_not_left(children: Children) -> None:
 def test_waits_in_vain_change_nothing_for_those_that_follow(
     children: Children, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(left_processes, "ENDING_WAITS", 1)
     monkeypatch.setattr("pytest_gpuleak.adapters.processes.facts.MOST_WAITS", 1)
     for _ in range(12):
         assert [process.pid for process in children.left()] == [worker.process.pid]

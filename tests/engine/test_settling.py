@@ -13,7 +13,7 @@ import pytest
 
 from pytest_gpuleak.engine.settle.steps import Collection, Settling, settle_steps_of
 from pytest_gpuleak.heap.collector import GcView, epochs_supported
-from pytest_gpuleak.heap.threads import others_work, running_threads, turns_of_others
+from pytest_gpuleak.heap.threads import others_work, running_threads
 from pytest_gpuleak.heap.weak_references import has_weak_references
 
 pytestmark = pytest.mark.interpreter
@@ -149,40 +149,6 @@ def test_which_threads_work(module: str | None, counts: bool) -> None:
     try:
         assert others_work() is (counts or before)
     finally:
-        done.set()
-        thread.join()
-
-
-@THREADS
-def test_a_thread_that_has_had_no_turn_costs_no_second_collection() -> None:
-    """A server that waits for connections, for all of a session."""
-    begun, wake, woken, done = (threading.Event() for _ in range(4))
-
-    def serve() -> None:
-        begun.set()
-        wake.wait(60)
-        woken.set()
-        done.wait(60)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    begun.wait(60)
-    try:
-        if turns_of_others() is None:
-            pytest.skip("the system does not tell when a thread runs")
-        turns, deadline = None, time.monotonic() + 10
-        while turns != turns_of_others() and time.monotonic() < deadline:
-            turns = turns_of_others()
-            time.sleep(0.05)  # it goes on to its wait
-        idle = settle_steps_of(UNBOUNDED, NO_FRAMEWORKS, tuple, running_threads())
-        assert [step.collects for step in idle] == [True, False]
-        steps = settle_steps_of(UNBOUNDED, NO_FRAMEWORKS, tuple, running_threads())
-        next(steps)
-        wake.set()
-        woken.wait(60)
-        assert [step.collects for step in steps] == [False, True]
-    finally:
-        wake.set()
         done.set()
         thread.join()
 

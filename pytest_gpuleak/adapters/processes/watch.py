@@ -41,12 +41,6 @@ class ProcessWatch:
         """Return whether a process runs that the test has started. Does not wait."""
         return bool(self._candidates())
 
-    def wait(self, waits: int) -> bool:
-        """Wait up to so many times for the test's processes to end, and return whether all have."""
-        from pytest_gpuleak.adapters.processes.facts import settle
-
-        return not settle(self._candidates(), waits)
-
     def left(self) -> list[LeftProcess]:
         """Return the test's processes that still run after up to `MOST_WAITS` waits, each with its descendants."""
         candidates = self._candidates()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from pytest_gpuleak.adapters.processes.watch import ProcessWatch
-from pytest_gpuleak.engine.limits import ENDING_WAITS
-from pytest_gpuleak.heap.collector import collect, collect_whole
+from pytest_gpuleak.heap.collector import collect_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,9 +104,5 @@ class Children:
 
     def left(self) -> list[LeftProcess]:
         """Return the processes that the test has left running, after ending processes have ended."""
-        # An executor in a cycle ends its workers when it is collected. A test's own is young, as a rule.
-        collect(1)
-        if self._watch.wait(ENDING_WAITS):
-            return []
-        collect_whole()
+        collect_whole()  # an executor in a cycle ends its workers when it is collected
         return self._watch.left()

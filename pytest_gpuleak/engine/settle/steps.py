@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.engine.limits import ALL_WAITS_S, FIRST_WAIT_S, KNOWN_THREADS_WAIT_S, LONGEST_WAIT_S, MOST_ROUNDS
 from pytest_gpuleak.engine.stages import CheckTimeoutError
 from pytest_gpuleak.heap.collector import collect_recent, collect_whole, collect_young, current_view, get_objects
-from pytest_gpuleak.heap.threads import others_work, running_threads, turns_of_others
+from pytest_gpuleak.heap.threads import others_work, running_threads
 from pytest_gpuleak.heap.weak_references import weak_reference
 
 if TYPE_CHECKING:
@@ -155,13 +155,12 @@ def settle_steps_of(
 
     `collected` tells that the whole heap was collected since the run.
     """
-    turns = turns_of_others()
     if not collected:
         yield full_collection(safeguards)
     yield from device_steps(safeguards, frameworks)
     yield from own()
     yield Waits(known)
-    if others_work() and (turns is None or turns_of_others() != turns):
+    if others_work():
         # What a thread has dropped meanwhile may be in a cycle, and that of two runs would look like growth.
         yield full_collection(safeguards)
 
