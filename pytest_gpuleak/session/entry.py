@@ -43,11 +43,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
             with no_rewriting():
                 from pytest_gpuleak.session.run import watch_process
         except Exception as error:
-            from pytest_gpuleak.session.unknown_interpreter import Unchecked, is_unknown
-
-            if not is_unknown():
+            if not _is_unknown():
                 raise
-            early_config.pluginmanager.register(Unchecked(error), "gpuleak-unchecked")
+            early_config.pluginmanager.register(_Unchecked(error), "gpuleak-unchecked")
         else:
             watch_process(early_config)
 
@@ -72,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if peaks is not None:
             config.pluginmanager.register(peaks, "gpuleak-peak-run")
     if getattr(config.option, "dist", "no") != "no":
-        from pytest_gpuleak.session.features.budgets.workers import WorkerHooks
+        from pytest_gpuleak.session.features.budgets.over_budget import WorkerHooks
 
         config.pluginmanager.register(WorkerHooks(), "gpuleak-workers")
 
@@ -118,3 +116,27 @@ def _any_has_budget(items: list[pytest.Item], marker: str) -> bool:
                 return True
             node = node.parent
     return False
+
+
+class _Unchecked:
+    """Say that nothing is checked on an interpreter that lacks what the plugin is made of; the tests run as ever."""
+
+    def __init__(self, error: Exception) -> None:
+        python = f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}"
+        why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        self._text = f"gpu-leak: nothing is checked: {python} is not known ({why})"
+
+    def pytest_report_header(self) -> str:
+        """Say so before the tests."""
+        return self._text
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say so after them."""
+        terminalreporter.write_line(self._text, yellow=True)
+
+
+def _is_unknown() -> bool:
+    """Tell whether the plugin was never tried on this interpreter."""
+    from pytest_gpuleak.heap.collector_rules import NEWEST
+
+    return sys.implementation.name != "cpython" or sys.version_info[:2] > NEWEST

@@ -1,25 +1,34 @@
-"""Run a test again that was over its budget, and tell what filled the memory at its peak. Loaded for an excess alone."""
+"""Tell what filled the memory of a test over its budget: by a re-run, and what fixtures had before. Loaded for an excess."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING, NamedTuple
+from types import BuiltinFunctionType, FrameType, FunctionType, MethodType
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pytest_gpuleak.adapters.arrays import array_types, select_arrays
+from pytest_gpuleak.adapters.bulk import read_arrays
 from pytest_gpuleak.heap.collector import collect_whole
+from pytest_gpuleak.heap.referrers import get_referents, reaches_everything, untouchable_modules
+from pytest_gpuleak.heap.safe_access import in_package
+from pytest_gpuleak.model.findings import Contribution
 from pytest_gpuleak.model.peak_parts import located, with_total
 from pytest_gpuleak.model.source_files import is_user_file
 from pytest_gpuleak.model.text import clean_text, format_bytes
 from pytest_gpuleak.reports.terminal.peak import render_peak
+from pytest_gpuleak.session.fixtures import is_wider
 from pytest_gpuleak.session.frameworks import shared_frameworks
+from pytest_gpuleak.session.pytest_internals import fixtures_of
 from pytest_gpuleak.session.rerun.subject import ItemSubject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import pytest
 
     from pytest_gpuleak.adapters.probe_protocol import PeakRecorder
+    from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
     from pytest_gpuleak.model.findings import Peak
     from pytest_gpuleak.model.peaks import DevicePeak
@@ -30,6 +39,12 @@ SECTION = "what filled the memory at its peak, recorded in a re-run after teardo
 """Name of the report's section. pytest shows sections of a passed teardown with "teardown" in their names alone."""
 
 PURPOSE = "to tell what filled the memory at its peak"
+
+MOST_OBJECTS: Final = 50_000
+"""Objects behind a fixture that are looked at."""
+
+_LEADS_AWAY: Final = (FunctionType, MethodType, BuiltinFunctionType, FrameType)
+"""Types of objects that lead to a module's globals, or to what runs."""
 
 _SAME = 100
 """Part of the peak (1/100) by which two runs of a test may differ before both peaks are told."""
@@ -117,3 +132,43 @@ def _compared(peak: Peak, excess: Excess) -> Peak:
         return peak
     lack = f"the first run peaked at {format_bytes(first)}, its re-run, of which the parts are, at {format_bytes(peak.bytes)}"
     return dataclasses.replace(peak, lacks=(*peak.lacks, clean_text(lack, 200)))
+
+
+def held_by_fixtures(item: pytest.Item, device: str, frameworks: Sequence[ArrayFramework]) -> tuple[Contribution, ...]:
+    """Return what the wider fixtures that a test uses have on a device, most first; each storage is the first one's."""
+    counted: set[int] = set()
+    found: list[Contribution] = []
+    for fixture in {id(one): one for one in fixtures_of(item)}.values():
+        result = getattr(fixture, "cached_result", None)
+        if result is None or result[-1] is not None or not is_wider(fixture):
+            continue
+        readings = read_arrays(_arrays_behind(result[0], frameworks), frameworks).values()
+        sizes = {
+            one.storage: one.storage_bytes for one in readings if one.device == device and one.storage not in counted
+        }
+        counted.update(sizes)
+        if sizes:
+            name = clean_text(str(fixture.argname), 80)
+            found.append(Contribution(f"fixture {name}", sum(sizes.values()), len(sizes)))
+    return tuple(sorted(found, key=lambda part: -part.bytes))
+
+
+def _arrays_behind(value: object, frameworks: Sequence[ArrayFramework]) -> list[object]:
+    """Return the arrays that an object leads to, without code, modules, and objects of pytest's."""
+    arrays: list[object] = []
+    bases = array_types(frameworks)
+    never = untouchable_modules()
+    met = {id(value)}
+    level: list[object] = [value]
+    while level and len(met) < MOST_OBJECTS:
+        arrays += select_arrays(level, bases)
+        level = [one for one in level if id(one) not in never and not _leads_away(one)]
+        following = {id(one): one for one in get_referents(*level) if id(one) not in met}
+        met.update(following)
+        level = list(following.values())
+    return arrays
+
+
+def _leads_away(value: object) -> bool:
+    kind = type(value)
+    return kind in _LEADS_AWAY or reaches_everything(value) or in_package(kind, "_pytest")

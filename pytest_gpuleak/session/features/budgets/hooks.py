@@ -272,7 +272,7 @@ def between_tests(item: pytest.Item) -> Iterator[AttemptLog]:
 
 def _there_before(item: pytest.Item, excess: Excess) -> tuple[Contribution, ...]:
     """Return which fixtures have what was there before, while they are set up."""
-    from pytest_gpuleak.session.features.budgets.before import held_by_fixtures  # loaded for an excess alone
+    from pytest_gpuleak.session.features.budgets.explaining import held_by_fixtures  # loaded for an excess alone
 
     try:
         return held_by_fixtures(item, excess.device, shared_frameworks(item.config).arrays) if excess.before else ()
