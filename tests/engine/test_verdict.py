@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,6 +98,22 @@ def test_residue_is_summed_by_device() -> None:
     assert {failed for _, _, failed in kinds(same).values()} == {True}
     apart = evidence([survivor(0, "a.A", half, "gpu:0"), survivor(0, "a.B", half, "gpu:1")], {0, 1}, {0, 1})
     assert {failed for _, _, failed in kinds(apart).values()} == {False}
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_what_the_runner_keeps_does_not_grow_and_is_summed_with_the_rest(runs: int) -> None:
+    """A re-run has an instance of its own: what the first one keeps is the first run's alone."""
+    item, frame, rest = survivor(0, "TestIt instance", MIB // 2), survivor(0, "frame"), survivor(0, size=MIB // 2)
+    found = dataclasses.replace(evidence([item, frame, rest], *[{0, 1, 2}] * runs), kept={0: "item", 1: "frames"})
+    kind = "unconfirmed" if runs == 1 else "retained"
+    assert kinds(found) == {"TestIt instance": ("retained", 1, True), "app.LIST": (kind, 1, True)}
+    alone = dataclasses.replace(found, alive=(frozenset({0, 1}),) * runs)
+    assert kinds(alone) == {"TestIt instance": ("retained", 1, False)}
+
+
+def test_where_the_first_run_decides_what_the_item_keeps_fails_too() -> None:
+    found = dataclasses.replace(evidence([survivor(0), survivor(0, "frame")], {0, 1}), kept={0: "item", 1: "frames"})
+    assert kinds(found, Policy(confirm=0)) == {"app.LIST": ("unconfirmed", 1, True)}
 
 
 @pytest.mark.parametrize(
