@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.bulk import read_arrays
@@ -151,15 +152,23 @@ class CounterEvidence:
         return judge_counters(self._runs, evidence, self._policy, limits, known_host) if self._runs else ()
 
     def _unexplained(self, growth: Growth) -> set[str]:
-        return suspects(growth, self._known(), self._policy, self._limits)
+        return suspects(growth, self._known(growth), self._policy, self._limits)
 
-    def _known(self) -> dict[str, int]:
+    def _known(self, growth: Growth) -> Counter[str]:
+        """Return the bytes that arrays explain of the last run's growth, with the rests of their blocks where these count."""
         sizes, arrays = self._left.added()
-        return {**sizes, HOST: sizes.get("cpu", 0) + ARRAY_OBJECTS * arrays}
+        known = Counter({**sizes, HOST: sizes.get("cpu", 0) + ARRAY_OBJECTS * arrays})
+        rounded = {device for device in growth.devices if (device, "requested") not in growth.bytes}
+        if rounded:
+            for reading, sign in self._left.moved_storages():
+                for device, size in reading.places():
+                    if device in rounded:
+                        known[device] += sign * (-size % BLOCK)
+        return known
 
     def _unexplained_host(self, growth: Growth) -> int:
         # Every host counter includes CPU tensors.
-        return growth.host - self._known().get(HOST, 0) - growth.imported - growth.compiled
+        return growth.host - self._known(growth)[HOST] - growth.imported - growth.compiled
 
     def _settled(self, growth: Growth) -> Growth:
         """Settle, and return the growth that remains. Never more than at first: later growth is the plugin's own."""
@@ -208,10 +217,10 @@ class CounterEvidence:
 
     def _without_library_states(self, growth: Growth) -> Growth:
         """Leave out what a library keeps for the whole process: the test that uses it first has leaked nothing."""
-        known, met = self._known(), self._knowledge.library_states
+        known, met = self._known(growth), self._knowledge.library_states
         for device in self._unexplained(growth) - {HOST}:
             for size in self._tracker.frameworks.library_states(device):
-                if (device, size) not in met and growth.of(device) - known.get(device, 0) >= size:
+                if (device, size) not in met and growth.of(device) - known[device] >= size:
                     met.add((device, size))
                     growth = growth.without(device, size)
         return growth
@@ -248,14 +257,8 @@ class CounterEvidence:
 
     def _room(self, growth: Growth) -> dict[str, int]:
         """Return by device the bytes that no array explains and that unread arrays may hold."""
-        known = self._known()
-        room = {device: growth.of(device) - known.get(device, 0) for device in growth.devices}
-        if any((device, "requested") not in growth.bytes for device in room):
-            # The rests of the arrays' own blocks are no room for an array of another test.
-            for reading, sign in self._left.moved_storages():
-                for device, size in reading.places():
-                    if device in room and (device, "requested") not in growth.bytes:
-                        room[device] -= sign * (-size % BLOCK)
+        known = self._known(growth)
+        room = {device: growth.of(device) - known[device] for device in growth.devices}
         unexplained = self._unexplained_host(growth)
         # Before the first run is settled, gradients are searched for only where it may have made any.
         if unexplained >= self._policy.retained_bytes and (
