@@ -8,6 +8,7 @@ import gc
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_gpuleak.adapters.host.modes import host_probes
+from pytest_gpuleak.adapters.nvml.readings import framework_uuids
 from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.child.messages import ClosedError, Lines, decode_policy
 from pytest_gpuleak.engine.detect.counters import CounterWatch
@@ -58,7 +59,9 @@ class Agent:
         self.send = entry.send
         guards = Unguarded()
         self._policy = Policy()
-        self._tracker = RunTracker(own_frameworks(), guards, CounterWatch((), host_probes(("heap",))))
+        frameworks = own_frameworks()
+        self._tracker = RunTracker(frameworks, guards, CounterWatch((), host_probes(("heap",))))
+        self._devices = CounterWatch(frameworks.devices, ())
         self._tracker.start(self._policy)
         self._knowledge = SessionKnowledge(root, guards)
         self._knowledge.in_tests = False
@@ -83,6 +86,8 @@ class Agent:
             self.send(op="begun", seq=message["seq"])
         elif message["op"] == "end":
             self._end(message)
+        elif message["op"] == "devices":
+            self.send(op="devices", seq=message["seq"], devices=self._on_devices())
 
     def _begin(self, policy: Policy) -> None:
         # A run for the creating lines would show nothing (`NOT_TRACED`): what is allowed has none.
@@ -113,6 +118,18 @@ class Agent:
             arrays.clear()
         self._entry.paused = False
         self._tracker.end_test()
+
+    def _on_devices(self) -> dict[str, int]:
+        """Return the bytes that this process has taken from the driver, by the UUID of the device: its number may be another's."""
+        sizes: dict[str, int] = {}
+        for (device, metric), size in self._devices.read_devices().items():
+            if metric == "reserved" or (metric == "allocated" and device not in sizes):
+                sizes[device] = size
+        return {
+            uuid: sizes[f"cuda:{index}"]
+            for index, uuid in enumerate(framework_uuids() or ())
+            if f"cuda:{index}" in sizes
+        }
 
     def _look(self) -> tuple[list[object], Growth, bool]:
         tracker = self._tracker

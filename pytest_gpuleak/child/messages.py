@@ -2,7 +2,7 @@
 
 The run asks ``begin`` (a test, by a policy), ``end``, and tells ``ran`` after each re-run, or ``drop`` where there is none.
 The agent greets with ``hello``, and answers ``begun``, ``ended``, then for a suspect ``ready`` before each re-run and
-``judged`` at last. ``seq`` tells the tests apart: what a late agent answers belongs to an earlier one.
+``judged`` at last. Between tests the run may ask what it has on ``devices``. ``seq`` tells the tests apart: what a late agent answers belongs to an earlier one.
 """
 
 from __future__ import annotations

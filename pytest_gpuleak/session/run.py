@@ -228,7 +228,7 @@ class Session:
         if self._settings.wait_s is not None:
             from pytest_gpuleak.session.features.device_gate.hooks import DeviceGate
 
-            gate = DeviceGate(check.tracker, check.attempts, self._settings.wait_s)
+            gate = DeviceGate(check.tracker, check.attempts, self._settings.wait_s, check.helpers.agents)
             gate.start()
             manager.register(gate, "gpuleak-device-gate")
         if self._settings.clean:

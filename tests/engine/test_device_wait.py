@@ -108,6 +108,34 @@ def test_what_was_left(before: NvmlReading, now: NvmlReading, standings: dict[in
     assert compare(before, now, standings) == remains
 
 
+@pytest.mark.parametrize(
+    ("had", "used", "have", "standings", "remains"),
+    [
+        # What a fixture's helper takes or lets go of meanwhile is in the total, and is no test's.
+        (((7, GIB),), 4, ((7, 2 * GIB),), {7: "apart"}, Remains(unmatched=GIB)),
+        (((7, GIB),), 1, ((7, 0),), {7: "apart"}, Remains(unmatched=0)),
+        # What a test's own holds is told of it, and not of the total again.
+        (((7, GIB),), 4, ((7, 3 * GIB),), LEFT, Remains(processes=(Holding(7, 3 * GIB, False),))),
+        # The first use brings a context of unknown size.
+        ((), 4, ((7, 2 * GIB),), LEFT, Remains(processes=(Holding(7, 2 * GIB, False),))),
+        # What one had that has ended, the driver is to give back.
+        (((7, 2 * GIB), (8, GIB)), 3, ((8, 0),), {}, Remains(unlisted=2 * GIB, unmatched=2 * GIB)),
+        (((7, 2 * GIB),), 1, (), {}, Remains(unlisted=GIB)),
+        (((7, 2 * GIB),), 0, (), {}, Remains()),
+    ],
+)
+def test_what_was_left_where_agents_tell_what_children_have(
+    had: tuple[tuple[int, int], ...],
+    used: int,
+    have: tuple[tuple[int, int], ...],
+    standings: dict[int, Standing],
+    remains: Remains,
+) -> None:
+    before, now = reading(2 * GIB, None, children=had), reading(used * GIB, None, children=have)
+    assert compare(before, now, standings) == remains
+    assert compare(before, now, standings, own_growth=None) == Remains(processes=remains.processes)
+
+
 def test_what_this_process_has_reserved_is_no_growth_of_the_total() -> None:
     before, now = reading(GIB, None), reading(4 * GIB, None)
     assert compare(before, now, {}, own_growth=2 * GIB) == Remains(unmatched=GIB)

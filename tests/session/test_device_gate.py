@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from pytest_gpuleak.engine.detect.processes import Children
 from pytest_gpuleak.engine.limits import LEAST_OCCUPIED
 from pytest_gpuleak.model.findings import Finding
 from pytest_gpuleak.model.outcomes import TestRecord
+from pytest_gpuleak.session.features.device_gate.agents import AgentFigures
 from pytest_gpuleak.session.features.device_gate.processes import ListedProcesses
 from pytest_gpuleak.session.features.device_gate.remains import in_this_process, reserved_growth
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import FindingKind
     from pytest_gpuleak.model.outcomes import Outcome
 
-pytest.importorskip("psutil")
+psutil = pytest.importorskip("psutil")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes are started as on POSIX")
 
 GIB = 1 << 30
@@ -121,3 +123,41 @@ def test_a_process_that_was_listed_before_the_test_stays_foreign(child: int) -> 
     now = others(child, 4_194_200, gone)["cuda:0"]
     standings = ListedProcesses(Children(), is_worker=False).standings("cuda:0", now, before, "t.py::test")
     assert standings == {gone: "ending"}
+
+
+UUID = "GPU-AAAA-01"
+
+
+def hidden(*children: tuple[int, int]) -> NvmlReading:
+    rows = tuple(ProcessMemory(pid, size) for pid, size in children)
+    return NvmlReading(UUID, "Test GPU", None, GIB, None, rows)
+
+
+def test_agents_tell_what_helpers_have_where_the_driver_does_not(child: int) -> None:
+    answers: list[dict[int, dict[str, int]]] = [{child: {"aaaa-01": GIB, "other": 5}}, {}, {child: {}}]
+    agents: Any = SimpleNamespace(on_devices=lambda: answers.pop(0))
+    owned: Any = SimpleNamespace(owned=lambda: {psutil.Process(child): 1})
+    figures = AgentFigures(owned, agents)
+    known = {"cuda:0": hidden()._replace(own=0)}
+    assert figures.add_to(known) is known
+    listed = hidden((77, GIB))._replace(others=(ProcessMemory(78, GIB),))  # of another namespace
+    assert figures.add_to({"cuda:0": listed}) == {"cuda:0": hidden((child, GIB))}
+    assert figures.are_complete
+    assert figures.add_to({"cuda:0": listed}) == {"cuda:0": hidden()}
+    assert not figures.are_complete  # it has not answered, and runs
+    assert figures.add_to({"cuda:0": listed}) == {"cuda:0": hidden()}
+    assert figures.are_complete
+
+
+def test_without_an_agent_for_each_helper_the_total_tells_nothing(child: int) -> None:
+    owned: Any = SimpleNamespace(owned=lambda: {psutil.Process(child): 1})
+    assert not AgentFigures(owned, None).are_complete
+    assert AgentFigures(Children(), None).are_complete
+
+
+def test_what_agents_tell_of_a_process_is_held_against_who_started_it(child: int) -> None:
+    reading = hidden((child, GIB))
+    listed = ListedProcesses(Children(), is_worker=False)
+    assert listed.standings("cuda:0", reading, hidden(), "t.py::test") == {child: "left"}
+    assert listed.describe("cuda:0", child, GIB).cause == "process"
+    assert listed.standings("cuda:0", reading, hidden(), "t.py::test") == {child: "apart"}  # told once

@@ -86,15 +86,28 @@ def compare(
     `own_growth` is what this process has reserved beyond before the test, of which the driver's total includes all; None:
     unknown, so the total tells nothing.
     """
-    if now.own is None:
-        known = before.used is not None and now.used is not None and own_growth is not None
-        grown = now.used - before.used - own_growth if known else 0  # type: ignore[operator]
-        return Remains(here, unmatched=max(0, grown))
     left = [row for row in (*now.children, *now.others) if standings.get(row.pid, "apart") != "apart"]
     processes = tuple(Holding(row.pid, row.bytes or 0, standings[row.pid] == "ending") for row in left)
+    if now.own is None:
+        grown, ended = _beyond_children(before, now, own_growth)
+        return Remains(here, processes, unlisted=min(grown, ended), unmatched=max(0, grown - ended))
     outside, outside_before = _unlisted(now), _unlisted(before)
     known = outside is not None and outside_before is not None
     return Remains(here, processes, max(0, outside - outside_before) if known else 0)  # type: ignore[operator]
+
+
+def _beyond_children(before: NvmlReading, now: NvmlReading, own_growth: int | None) -> tuple[int, int]:
+    """Return how much more is in use than before the test, beyond what this process and its children have more.
+
+    And how much of it may be what children had that have ended since. Where the driver cannot tell processes apart, what
+    `children` have is what their frameworks have reserved: the first use brings a context of unknown size as well.
+    """
+    had = {row.pid: row.bytes or 0 for row in before.children}
+    have = {row.pid: row.bytes or 0 for row in now.children}
+    if before.used is None or now.used is None or own_growth is None or not have.keys() <= had.keys():
+        return 0, 0
+    grown = now.used - before.used - own_growth - sum(have.values()) + sum(had.values())
+    return max(0, grown), sum(size for pid, size in had.items() if pid not in have)
 
 
 def _unlisted(reading: NvmlReading) -> int | None:

@@ -17,6 +17,7 @@ import pytest
 from pytest_gpuleak.adapters.nvml import readings as nvml
 from pytest_gpuleak.adapters.nvml.process_identity import Identity
 from pytest_gpuleak.reports.json.write import load_schema
+from pytest_gpuleak.session.features.children import agents
 from pytest_gpuleak.session.features.device_gate import hooks
 from tests.support.nvml import GIB, TIMELINE, A, a_device
 
@@ -357,6 +358,100 @@ def test_in_a_container_that_hides_pids_the_total_is_waited_for_while_it_falls(
         "has a pid namespace of its own"
     ) in text
     assert "--gpu-leak-wait: on cuda:0 it cannot be told which process has what" in text
+
+
+AGENT = """
+    import multiprocessing
+
+    def serve(connection, sizes):
+        from pytest_gpuleak.adapters import frameworks
+        from pytest_gpuleak.adapters.nvml import readings
+        from pytest_gpuleak.child import agent
+        from tests.support.fake_devices import PROBE
+
+        # The agent reads its devices once it has a message; what is used before is there by then.
+        frameworks.Frameworks.devices = property(lambda self: [PROBE])
+        agent.framework_uuids = lambda: [A.partition("-")[2]]
+        for size in sizes:
+            if size:
+                PROBE.take(size * 1024, "cuda:0")
+            connection.send("done")
+            connection.recv()
+
+    def helper(*sizes):
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=serve, args=(theirs, sizes), name="EngineCore", daemon=True)
+        process.start()
+        assert ours.recv() == "done"
+        TIMELINE.processes.append(process)
+        process.wait = process.join
+        return process, ours
+
+    def go_on(connection):
+        connection.send("next")
+        assert connection.recv() == "done"
+"""
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents are waited for, however slow the machine is."""
+    monkeypatch.setattr(agents, "ANSWER_S", 300)
+    monkeypatch.setattr(agents, "START_S", 300)
+
+
+@pytest.mark.usefixtures("patient")
+def test_in_a_container_agents_tell_what_helpers_have(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_a_container(monkeypatch)
+    found = gate(textwrap.dedent(AGENT) + textwrap.dedent("""
+        @pytest.fixture(scope="module")
+        def engine():
+            KEPT.append(helper(2, 3))
+            TIMELINE.say(a_device(used=4 * GIB), has(77, 2 * GIB))
+            yield KEPT[0][1]
+            KEPT[0][0].kill()
+            KEPT[0][0].join()
+            TIMELINE.say(a_device(used=16 * GIB), has(77, 5 * GIB), has(78, 10 * GIB))
+            TIMELINE.then(a_device(used=16 * GIB), has(77, 5 * GIB), has(78, 10 * GIB), times=7)
+            TIMELINE.then(a_device(used=11 * GIB), has(78, 10 * GIB))
+
+        def test_first(engine):
+            pass
+
+        def test_grows(engine):  # what its fixture's helper takes is not the test's
+            go_on(engine)
+            ended()
+            TIMELINE.say(a_device(used=7 * GIB), has(77, 5 * GIB))
+
+        def test_takes(engine):
+            ended()
+            TIMELINE.say(a_device(used=17 * GIB), has(77, 5 * GIB), has(78, 10 * GIB))
+
+        def test_last(engine):
+            pass
+    """), "--gpu-leak-children=agent", "--gpu-leak-confirm=0")  # fmt: skip
+    assert found.tests["test_first"]["device_wait"] is None
+    assert found.tests["test_grows"]["device_wait"] is None
+    seconds, (one,) = waited(found, "test_takes")
+    assert (seconds, one["cause"], one["bytes"]) == (1.0, "unknown", 10 * GIB)
+    assert waited(found, "test_last") == (2.0, [])  # of a process that has ended
+    assert "is waited for while it falls, but for what helper processes tell of themselves" in told(found)
+
+
+@pytest.mark.usefixtures("patient")
+def test_in_a_container_an_agent_names_the_process_that_a_test_has_left(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_a_container(monkeypatch)
+    found = gate(textwrap.dedent(AGENT) + textwrap.dedent("""
+        def test_it():
+            KEPT.append(helper(30))
+            TIMELINE.say(a_device(used=31 * GIB), has(77, 30 * GIB))
+    """), "--gpu-leak-children=agent", "--gpu-leak-confirm=0")  # fmt: skip
+    seconds, (one,) = waited(found)
+    assert (seconds, one["cause"], one["bytes"], one["started_by"]) == (1.0, "process", 30 * GIB, "test_it.py::test_it")
+    assert f"30.0 GiB of cuda:0 are held after 1.0 s by pid {one['pid']} (" in told(found)
 
 
 def test_without_rights_to_list_processes_the_total_is_waited_for(gate: Gate, nvml_state: DriverState) -> None:

@@ -227,6 +227,23 @@ class Agents:
                 one.grew_alone = True
                 self._tell(f"{one.text} grew in {nodeid}, which does not use its fixture: no test is blamed")
 
+    def on_devices(self) -> dict[int, dict[str, int]]:
+        """Return the bytes that each process which answers has taken from the driver, by its pid and the device's UUID."""
+        self._welcome()
+        asked = [one for one in self._all if not one.late]
+        seconds = ANSWER_S if all(one.loaded for one in asked) else START_S
+        message = {"op": "devices", "seq": self._seq}
+        found: dict[int, dict[str, int]] = {}
+        for one, answer in self._ask(dict.fromkeys(asked, message), seconds).items():
+            one.loaded, sizes = True, answer.get("devices")
+            if (
+                one.process is not None
+                and isinstance(sizes, dict)
+                and all(type(size) is int for size in sizes.values())
+            ):
+                found[one.process.pid] = sizes
+        return found
+
     def ready(self) -> list[Connection]:
         """Return the suspects that wait for a re-run; take the findings of those that have judged."""
         found: list[Connection] = []

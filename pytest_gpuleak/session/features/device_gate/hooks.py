@@ -13,6 +13,7 @@ from pytest_gpuleak.engine.settle.device_wait import compare, tell_state
 from pytest_gpuleak.engine.stages import DEVICES
 from pytest_gpuleak.model.device_wait import DeviceWait, encode_wait
 from pytest_gpuleak.model.outcomes import CHECKED, TestRecord, decode_test
+from pytest_gpuleak.session.features.device_gate.agents import AgentFigures
 from pytest_gpuleak.session.features.device_gate.processes import ListedProcesses
 from pytest_gpuleak.session.features.device_gate.remains import describe_remains, in_this_process, reserved_growth
 from pytest_gpuleak.session.pytest_internals import stop_timer
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.settle.device_wait import Remains
     from pytest_gpuleak.model.device_wait import Occupied
     from pytest_gpuleak.session.attempt import AttemptLog
+    from pytest_gpuleak.session.features.children.agents import Agents
 
 OPTION = "--gpu-leak-wait"
 
@@ -37,11 +39,12 @@ class DeviceGate:
     the leak check tells: the driver is then not asked.
     """
 
-    def __init__(self, tracker: RunTracker, attempts: AttemptLog, seconds: float) -> None:
+    def __init__(self, tracker: RunTracker, attempts: AttemptLog, seconds: float, agents: Agents | None) -> None:
         self._tracker = tracker
         self._attempts = attempts
         self._seconds = seconds
         self._driver = tracker.driver
+        self._figures = AgentFigures(tracker.processes, agents)
         self._listed = ListedProcesses(tracker.processes, is_worker=hasattr(attempts.config, "workerinput"))
         self._process = os.getpid()
         self._item: pytest.Item | None = None
@@ -54,7 +57,7 @@ class DeviceGate:
         """Read the devices before the first test, and tell where nothing can be waited for."""
         tell = self._attempts.tell
         with self._attempts.guard(DEVICES):
-            self._keep(self._driver.read())
+            self._keep(self._read())
             self._tracker.processes.may_have_changed()
             if self._driver.why_absent:
                 tell(f"{OPTION} has no effect: {self._driver.why_absent}")
@@ -62,8 +65,16 @@ class DeviceGate:
                 if reading.own is None:
                     tell(
                         f"{OPTION}: on {device} it cannot be told which process has what ({reading.why_absent}), "
-                        "so all that is in use is waited for while it falls"
+                        f"so all that is in use is waited for while it falls{self._beside_agents()}"
                     )
+
+    def _beside_agents(self) -> str:
+        if self._figures.has_agents:
+            return ", but for what helper processes tell of themselves"
+        return "; with --gpu-leak-children=agent helper processes tell what they have"
+
+    def _read(self, *, bounded: bool = True) -> dict[str, NvmlReading]:
+        return self._figures.add_to(self._driver.read(bounded=bounded))
 
     @pytest.hookimpl(tryfirst=True)  # plugins that repeat tests answer this hook, and end it
     def pytest_runtest_protocol(self, item: pytest.Item) -> None:
@@ -115,7 +126,7 @@ class DeviceGate:
         began = perf_counter()
         before, counters_before, self._seen = self._before, self._counters, {}
         first = counters = self._tracker.counters.read_devices()
-        now = self._driver.read(bounded=False)  # most tests have left nothing
+        now = self._read(bounded=False)  # most tests have left nothing
         while True:
             for device in now.keys() & before.keys():  # the driver's reader tells of one that was lost meanwhile
                 let_go = first.get((device, "allocated"), 0) - counters.get((device, "allocated"), 0)
@@ -137,13 +148,15 @@ class DeviceGate:
             finally:
                 self._waited_s = perf_counter() - began
                 self._tracker.counters.read_anew()
-            now, counters = self._driver.read(), self._tracker.counters.read_devices()
+            now, counters = self._read(), self._tracker.counters.read_devices()
 
     def _own_growth(
         self, device: str, before: Mapping[tuple[str, str], int], now: Mapping[tuple[str, str], int]
     ) -> int | None:
         """Return what this process has reserved since; None where the driver's total tells nothing of what a test left."""
-        return None if self._tracker.processes.has_owned else reserved_growth(device, before, now)
+        if self._tracker.processes.has_owned and not self._figures.are_complete:
+            return None
+        return reserved_growth(device, before, now)
 
     def _tell_rest(self, nodeid: str, foreign: Sequence[Occupied] = ()) -> DeviceWait | None:
         """Return what was waited for and stays; None where neither is anything."""
