@@ -58,7 +58,7 @@ class Agent:
         self._messages: list[dict[str, Any]] = []
         self.send = entry.send
         guards = Unguarded()
-        self._policy = Policy()
+        self._given = self._policy = Policy()
         frameworks = own_frameworks()
         self._tracker = RunTracker(frameworks, guards, CounterWatch((), host_probes(("heap",))))
         self._devices = CounterWatch(frameworks.devices, ())
@@ -82,18 +82,22 @@ class Agent:
     def answer(self, message: dict[str, Any]) -> None:
         """Do what the run asks for."""
         if message["op"] == "begin":
-            self._begin(decode_policy(message["policy"]))
+            if message["policy"] is not None:
+                self._use(decode_policy(message["policy"]))
+            self._begin()
             self.send(op="begun", seq=message["seq"])
         elif message["op"] == "end":
             self._end(message)
         elif message["op"] == "devices":
             self.send(op="devices", seq=message["seq"], devices=self._on_devices())
 
-    def _begin(self, policy: Policy) -> None:
+    def _use(self, policy: Policy) -> None:
         # A run for the creating lines would show nothing (`NOT_TRACED`): what is allowed has none.
-        self._policy = policy._replace(allowed=NOT_TRACED)
+        self._given, self._policy = policy, policy._replace(allowed=NOT_TRACED)
+
+    def _begin(self) -> None:
         tracker, older = self._tracker, self._knowledge.older(self._tracker)
-        tracker.use(policy)
+        tracker.use(self._given)
         if not older.is_complete:
             older.look(tracker.detector, tracker.frameworks.arrays)
         tracker.begin_run()

@@ -22,6 +22,7 @@ from pytest_gpuleak.adapters.processes.kinds import FORK, is_helper, is_other_ra
 from pytest_gpuleak.adapters.processes.watch import ProcessWatch, has_children, last_start
 from pytest_gpuleak.engine.judge.processes import judge_processes
 from tests.conftest import forget_torch
+from tests.support.calls import count_calls
 
 if TYPE_CHECKING:
     import pathlib
@@ -183,6 +184,41 @@ def test_adopting_without_an_announced_setup_takes_what_is_new(watch: ProcessWat
     watch.adopt("fixture")
     assert watch.left() == []
     assert pids_of(watch.released("fixture")) == [process.pid]
+
+
+def test_of_many_processes_those_that_are_known_are_not_asked_for_again(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch, many = ProcessWatch(), [start() for _ in range(30)]
+    watch.begin()
+    monkeypatch.setattr(watch, "_read_last_start", lambda: None)  # others start and end all the time
+    asked: list[int] = []
+    ask = process_facts._ask
+
+    def note(pid: int, question: Any, otherwise: Any = None) -> Any:
+        asked.append(pid)
+        return ask(pid, question, otherwise)
+
+    monkeypatch.setattr(process_facts, "_ask", note)
+    assert count_calls(watch.suspects) < 40 * len(many)
+    assert asked == []
+    another = start()
+    start.end(many.pop())
+    assert watch.suspects()
+    assert set(asked) == {another.pid, os.getpid()}
+
+
+def test_a_pid_that_another_process_has_by_now_is_anothers(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = start()
+    watch = ProcessWatch()
+    watch.begin()
+    monkeypatch.setattr(watch, "_read_last_start", lambda: None)
+    (before,) = watch._look()
+    monkeypatch.setattr(process_facts, "start_of", lambda _: b"another start")
+    (now,) = watch._look()
+    assert now is not before
+    assert now.pid == before.pid == process.pid
+    assert watch._look().keys() == {now}
 
 
 def test_what_starts_between_two_tests_is_neither_s(watch: ProcessWatch, start: Starter) -> None:

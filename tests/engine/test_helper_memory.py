@@ -288,7 +288,7 @@ def test_two_hundred_helpers_cost_one_list_of_processes_and_one_file_each(
     for number, process in enumerate(processes):
         process._pid, process._hash = 10**7 + number, None
         process._ident = (process._pid, 1.0)
-    monkeypatch.setattr(Children, "owned", lambda _: dict.fromkeys(processes, 1))
+    monkeypatch.setattr(Children, "owned", lambda _, anew=True: dict.fromkeys(processes, 1))
     for _ in range(3):
         suite.test("test_a")
     assert len(read) == 3 * 2 * 200

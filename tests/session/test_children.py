@@ -22,6 +22,7 @@ from pytest_gpuleak.model.version import __version__
 from pytest_gpuleak.session.features.children import agents as agents_module
 from pytest_gpuleak.session.features.children import listener as listener_module
 from pytest_gpuleak.session.features.children.agents import Agents, open_agents
+from pytest_gpuleak.session.features.children.connection import Connection
 from pytest_gpuleak.session.features.children.findings import read_finding
 from pytest_gpuleak.session.features.children.listener import Listener
 
@@ -40,11 +41,12 @@ class Started(NamedTuple):
 
 
 class Run:
-    """Agents whose waits are short, what they have told, and the processes of fixtures."""
+    """Agents, what they have told, and the processes of fixtures."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
         self.started: dict[Any, int] = {}
+        self.looked = 0
         self.agents_ = Agents(Listener("/root"), self, self.told.append)
         self.agents: list[FakeAgent] = []
 
@@ -57,6 +59,7 @@ class Run:
         return self.agents_.confirm(lambda: RerunResult(passed=True))
 
     def owned(self) -> dict[Any, int]:
+        self.looked += 1
         return self.started
 
     def name_of(self, fixture: int) -> str:
@@ -103,9 +106,8 @@ class FakeAgent:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.setattr(agents_module, "name_and_command", lambda _: ("python", "python -m engine"))
-    monkeypatch.setattr(agents_module, "ANSWER_S", 0.2)
-    monkeypatch.setattr(agents_module, "START_S", 0.2)
-    monkeypatch.setattr(agents_module, "JUDGE_S", 0.2)
+    for limit in ("ANSWER_S", "START_S", "JUDGE_S"):  # this machine may be slow: a test of a limit sets it
+        monkeypatch.setattr(agents_module, limit, 300)
     run = Run()
     yield run
     run.agents_.close()
@@ -151,12 +153,15 @@ def test_a_process_of_a_fixture_that_the_test_does_not_use_is_not_judged(run: Ru
     assert run.agents_.unchecked == []
 
 
-def test_a_late_agent_is_waited_for_once_and_asked_again_when_it_has_answered(run: Run) -> None:
+def test_a_late_agent_is_waited_for_once_and_asked_again_when_it_has_answered(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents_module, "ANSWER_S", 0.2)
     held = threading.Event()
 
     def late(message: dict[str, Any]) -> list[Any]:
         if message["op"] == "end":
-            held.wait(10)
+            held.wait(300)
         return well_behaved(message)
 
     agent = run.agent(late)
@@ -166,6 +171,7 @@ def test_a_late_agent_is_waited_for_once_and_asked_again_when_it_has_answered(ru
     assert run.agents_.unchecked  # said again
     assert agent.asked == ["begin", "end"]  # but it was not asked
     held.set()
+    monkeypatch.setattr(agents_module, "ANSWER_S", 300)
     while len(run.agents[0].asked) == 2:
         run.agents_.begin(Policy())
     run.end()
@@ -186,6 +192,55 @@ def test_an_agent_that_ends_is_left_out_with_one_line(run: Run, answer: Any, tol
     assert run.test() == run.test() == ()
     assert run.told == ([f"Engine (pid 7) is not checked any more: {told}"] if told else [])
     assert run.agents_.unchecked == []
+
+
+def test_of_many_agents_each_is_read_when_it_has_answered(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [run.agent(well_behaved, pid=pid) for pid in range(100, 160)]
+    run.agents_.begin(Policy())
+    read, reads = Connection.read, list[Connection]()
+
+    def note(one: Connection) -> list[dict[str, Any]]:
+        reads.append(one)
+        return read(one)
+
+    monkeypatch.setattr(Connection, "read", note)
+    run.looked = 0
+    assert run.end() == run.test() == ()
+    assert all(agent.asked == ["begin", "end"] * 2 for agent in many)
+    assert len(reads) == 3 * len(many)
+    assert run.looked == 1  # at the processes, for all of them
+
+
+def test_the_policy_is_told_where_it_has_changed(run: Run) -> None:
+    told: list[Any] = []
+
+    def answer(message: dict[str, Any]) -> list[Any]:
+        told.extend([message["policy"]] if message["op"] == "begin" else [])
+        return well_behaved(message)
+
+    run.agent(answer)
+    other = Policy(confirm=3)
+    for policy in (Policy(), Policy(), other, other, Policy()):
+        run.agents_.begin(policy)
+    assert [None if one is None else one["confirm"] for one in told] == [1, None, 3, None, 1]
+
+
+def test_agents_tell_what_their_processes_have_on_devices(run: Run) -> None:
+    said = {7: {"aa": 5}, 8: {"aa": "much"}, 9: [1], 10: None}
+
+    def answer_of(pid: int) -> Callable[[dict[str, Any]], list[Any]]:
+        def answer(message: dict[str, Any]) -> list[Any]:
+            if message["op"] == "devices":
+                return [{"op": "devices", "seq": message["seq"], "devices": said[pid]}]
+            return well_behaved(message)
+
+        return answer
+
+    for pid in said:
+        run.agent(answer_of(pid), pid=pid)
+    assert run.agents_.on_devices() == {7: {"aa": 5}}  # also before the first test
+    assert run.test() == ()
+    assert run.agents_.on_devices() == {7: {"aa": 5}}
 
 
 def test_what_agents_judge_is_dropped_where_a_teardown_fails(run: Run) -> None:
@@ -230,7 +285,8 @@ def test_a_process_without_this_version_is_told_once(run: Run, greeting: dict[st
     assert agent.asked == []
 
 
-def test_a_process_that_runs_and_does_not_greet_is_waited_for_once(run: Run) -> None:
+def test_a_process_that_runs_and_does_not_greet_is_waited_for_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agents_module, "START_S", 0.2)
     listener = run.agents_._listener
     listener.expected.append(os.getpid())
     assert run.test() == ()

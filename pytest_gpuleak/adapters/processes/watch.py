@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.heap.threads import read_kernel_file
@@ -24,6 +24,7 @@ class ProcessWatch:
         self._list = list_descendants
         self._known: set[Process] = set()
         self._seen: dict[Process, int] = {}
+        self._starts: dict[int, bytes | None] = {}
         self._helpers: set[Process] = set()
         self._setups: list[set[Process]] = []
         self._adopted: dict[Hashable, set[Process]] = {}
@@ -87,14 +88,14 @@ class ProcessWatch:
                 return owner
         return None
 
-    def owned(self) -> dict[Process, Hashable]:
+    def owned(self, *, anew: bool = True) -> dict[Process, Hashable]:
         """Return the processes of higher-scoped fixtures that are not yet finalised, and their descendants, by the fixture.
 
-        Lists processes only where that is seen to be needed by a small file: else the last list stands, of the test's begin.
+        Lists processes only where that is seen to be needed by a small file: else, and with `anew` off, the last list stands.
         """
         if not self._adopted:
             return {}
-        if self.are_starts_counted:
+        if anew and self.are_starts_counted:
             self._look()
         if self._owned is None:
             self._owned = self._find_owned()
@@ -126,19 +127,28 @@ class ProcessWatch:
         if not has_children():
             self._seen, self._last_start, self._owned = {}, None, None
             return self._seen
-        # Imported here because it imports psutil.
-        from pytest_gpuleak.adapters.processes.facts import find_process, list_descendants
-
         last = self._read_last_start()
         if last is None or last != self._last_start:
             # The number is read before the list, so the next call finds processes that start in between.
             self._last_start = last
-            self._seen, self._owned = {}, None
-            for pid, parent in (self._list or list_descendants)().items():
-                process = find_process(pid)
-                if process is not None:
-                    self._seen[process] = parent
+            self._seen, self._owned = self._list_anew(), None
         return self._seen
+
+    def _list_anew(self) -> dict[Process, int]:
+        """List the descendants. One that was seen before, by its start, is not asked for again: that takes ten times as long."""
+        # Imported here because it imports psutil.
+        from pytest_gpuleak.adapters.processes.facts import find_process, list_descendants, start_of
+
+        before, known = self._starts, {process.pid: process for process in self._seen}
+        seen: dict[Process, int] = {}
+        self._starts = {}
+        for pid, parent in (self._list or list_descendants)().items():
+            start = self._starts[pid] = start_of(pid)
+            is_known = start is not None and start == before.get(pid)
+            process = known.get(pid) if is_known else find_process(pid)
+            if process is not None:
+                seen[process] = parent
+        return seen
 
     def _read_last_start(self) -> int | None:
         if self._counts_starts is None:
@@ -155,20 +165,24 @@ class ProcessWatch:
         from pytest_gpuleak.adapters.processes.kinds import helper_pids, is_fork_server, is_helper, is_other_rank
 
         by_pid = {process.pid: process for process in seen}
-        commands = {process.pid: command_line(process.pid) for process in seen}
-        servers = {pid for pid, command in commands.items() if is_fork_server(command)}
-        # A fork of a fork server or xdist worker has the command line of its parent.
-        servers = {pid for pid in servers if seen[by_pid[pid]] not in servers}
+        command_of = cache(command_line)  # of those that are new and their parents alone
+
+        def is_server(process: Process) -> bool:
+            # A fork of a fork server or xdist worker has the command line of its parent.
+            above = seen[process]
+            is_fork = above in by_pid and is_fork_server(command_of(above))
+            return is_fork_server(command_of(process.pid)) and not is_fork
+
         own, helpers = command_line(os.getpid()), helper_pids()
         mine: dict[Process, int] = {}
         for process in new:  # parents come before their children
-            command, parent = commands[process.pid], by_pid.get(seen[process])
+            command, parent = command_of(process.pid), by_pid.get(seen[process])
             if process in self._helpers or not still_runs(process):
                 continue
             known_helper = parent in self._helpers or process.pid in helpers or (command != own and is_helper(command))
             if known_helper or is_other_rank(command, partial(environment_of, process.pid)):
                 self._helpers.add(process)
-            elif process.pid not in servers and (parent is None or parent in mine or parent.pid in servers):
+            elif not is_server(process) and (parent is None or parent in mine or is_server(parent)):
                 mine[process] = seen[process]
             # Else it is a fork server, or a child of a process older than the test.
         return mine

@@ -92,7 +92,7 @@ class HelperWatch:
         """Read what each helper has before a test."""
         self._test = nodeid.partition("[")[0]
         self._readings = {}
-        owned = self._children.owned()
+        owned = self._children.owned(anew=False)  # the test has just begun
         if not owned:
             return
         if not self._asked:

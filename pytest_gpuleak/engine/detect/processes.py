@@ -75,9 +75,12 @@ class Children:
             return place, True
         return next((self._outlived[one] for one in pids if one in self._outlived), None), False
 
-    def owned(self) -> dict[Process, FixtureKey]:
-        """Return the helpers: processes of fixtures that are up, and their descendants, each with its fixture."""
-        return cast("dict[Process, FixtureKey]", self._watch.owned())
+    def owned(self, *, anew: bool = True) -> dict[Process, FixtureKey]:
+        """Return the helpers: processes of fixtures that are up, and their descendants, each with its fixture.
+
+        With `anew` off, those of the last list, which the test's begin has made.
+        """
+        return cast("dict[Process, FixtureKey]", self._watch.owned(anew=anew))
 
     @property
     def are_starts_counted(self) -> bool:

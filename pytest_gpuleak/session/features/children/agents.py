@@ -102,9 +102,12 @@ class Agents:
         self._drop_ended()
         self._seq += 1
         asked = [one for one in self._all if not one.late]
-        message = {"op": "begin", "seq": self._seq, "policy": encode_policy(self._policy)}
+        policies = {one: None if one.policy == self._policy else encode_policy(self._policy) for one in asked}
+        messages = {one: {"op": "begin", "seq": self._seq, "policy": policy} for one, policy in policies.items()}
         new = not all(one.loaded for one in asked)
-        for one in self._ask(dict.fromkeys(asked, message), START_S if new else ANSWER_S):
+        for one in asked:
+            one.policy = self._policy
+        for one in self._ask(messages, START_S if new else ANSWER_S):
             one.begun = one.loaded = True
 
     def _take_late(self, late: Connection) -> None:
@@ -125,8 +128,8 @@ class Agents:
                 if one.process is None:
                     one.read()
                     self._greet(one)
-                if one.owner is None:  # a list of processes may be older than the greeting
-                    self._find_owner(one)
+            # A list of processes may be older than the greeting.
+            self._find_owners([one for one in self._all if one.owner is None])
             known = {one.process.pid for one in self._all if one.process is not None}
             expected[:] = [pid for pid in expected if pid not in known and is_running(pid)]
             self._drop_ended()
@@ -153,13 +156,14 @@ class Agents:
                 new.refusal or f"it has pytest-gpuleak {new.version or 'of another release'}, the run {__version__}"
             )
 
-    def _find_owner(self, one: Connection) -> None:
-        if one.process is None:
+    def _find_owners(self, connections: Sequence[Connection]) -> None:
+        if not connections:
             return
-        pid = one.process.pid
-        one.owner = next((owner for process, owner in self._processes.owned().items() if process.pid == pid), None)
-        if one.owner is not None:
-            one.process = dataclasses.replace(one.process, fixture=self._processes.name_of(one.owner))
+        owners = {process.pid: owner for process, owner in self._processes.owned().items()}
+        for one in connections:
+            if one.process is not None and one.process.pid in owners:
+                one.owner = owners[one.process.pid]
+                one.process = dataclasses.replace(one.process, fixture=self._processes.name_of(one.owner))
 
     def _drop_ended(self) -> None:
         for one in self._all:
@@ -183,15 +187,18 @@ class Agents:
         """Return the first answer of each, of those that come within the time."""
         answers: dict[Connection, dict[str, Any]] = {}
         until = perf_counter() + seconds
-        silent = list(waiting)
+        silent = {one.fileno(): one for one in waiting}
+        heard = [one for one in waiting if one.is_heard]  # of many, those alone that something has come of are read
         while True:
-            for one in silent:
+            for one in heard:
                 answer = one.next_answer(self._seq)
                 if answer is not None:
                     answers[one] = answer
-            silent = [one for one in silent if one not in answers and not one.ended]
-            if not silent or not wait(silent, max(0.0, until - perf_counter())):
+            silent = {number: one for number, one in silent.items() if one not in answers and not one.ended}
+            ready = wait([*silent.values()], max(0.0, until - perf_counter())) if silent else ()
+            if not ready:
                 return answers
+            heard = [silent[number] for number in ready]
 
     def _note_unchecked(self, one: Connection, why: str) -> None:
         clause = f"in {one.text}: {why}"

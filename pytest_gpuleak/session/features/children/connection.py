@@ -16,8 +16,13 @@ from pytest_gpuleak.model.text import clean_text, shorten_end
 if TYPE_CHECKING:
     import socket
 
+    from pytest_gpuleak.model.policy import Policy
+
 NAME_LIMIT = 80
 TEXT_LIMIT = 200
+
+_AT_ONCE = 1 << 16
+"""Bytes that are read by one call."""
 
 
 class Connection:
@@ -43,6 +48,8 @@ class Connection:
         self.loaded = False
         self.grew_alone = False
         """Whether it was told that the process grows in tests that do not use its fixture."""
+        self.policy: Policy | None = None
+        """What the agent judges by."""
         self.late = False
         """Whether an answer is due for longer than a run waits."""
 
@@ -73,9 +80,13 @@ class Connection:
         if self.ended:
             return messages
         try:
-            while data := self._socket.recv(1 << 16):
+            size = _AT_ONCE
+            while size == _AT_ONCE:  # less was all
+                data = self._socket.recv(_AT_ONCE)
+                size = len(data)
                 messages += self._lines.add(data)
-            self.end()
+            if not size:
+                self.end()
         except BlockingIOError:
             pass
         except OSError:
@@ -92,6 +103,11 @@ class Connection:
             if answer.get("seq") == seq:
                 return answer
         return None
+
+    @property
+    def is_heard(self) -> bool:
+        """Tell whether an answer has been read that was not returned yet."""
+        return bool(self._inbox)
 
     def answers(self) -> list[dict[str, Any]]:
         """Return all answers that have come."""
