@@ -151,10 +151,17 @@ class Entry:
 
     def _shut(self) -> None:
         """End the connection, for which neither the thread nor the run waits any more."""
+        import _socket
+
         try:
             self._check_place()
             self._ends = True
-            self.socket.shutdown(2)
+            try:
+                # Without it the run takes the connection for one that the process has closed under its agent. The run may not
+                # read, and the process must not wait for it.
+                self.socket.send(b'{"op": "bye", "why": ""}\n', _socket.MSG_DONTWAIT)
+            finally:
+                self.socket.shutdown(2)
         except OSError:
             pass
 
@@ -179,7 +186,7 @@ class Entry:
 
                 serve(self, self.run.root)
         except BaseException as error:  # noqa: BLE001 - the process must not notice; the run is told
-            self.leave_run(f"its check failed: {type(error).__name__}: {error}"[:300])
+            self.leave_run(f"its check failed: {type(error).__name__}: {error}"[:300].rstrip(": "))
         finally:
             self._shut()
 
@@ -187,7 +194,7 @@ class Entry:
         """Tell the run, if it is still there, why it cannot ask this process any more."""
         try:
             self.send(op="bye", why=why)
-        except OSError:
+        except Exception:  # noqa: BLE001 - the run has gone, or there is no memory for it: the process must not notice
             pass
 
 

@@ -135,6 +135,44 @@ def test_a_process_that_closes_all_descriptors_keeps_its_own_files(
 
 
 @posix
+def test_one_that_ends_says_so_and_waits_for_nobody(listening: socket.socket) -> None:
+    run = hook.current_run()
+    assert run is not None
+    entry = hook.Entry(run, "")
+    connection, _ = listening.accept()
+    connection.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            entry.socket.send(b" " * 4096, socket.MSG_DONTWAIT)  # the run does not read
+    entry._shut()
+    entry.thread.join(300)
+    assert not entry.thread.is_alive()
+    connection.close()
+
+    other = hook.Entry(run, "")
+    connection, _ = listening.accept()
+    with connection, connection.makefile() as lines:
+        other._shut()
+        assert [json.loads(line)["op"] for line in lines] == ["hello", "bye"]
+
+
+@posix
+def test_what_cannot_be_told_costs_the_process_nothing(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = hook.current_run()
+    assert run is not None
+    entry = hook.Entry(run, "")
+
+    def refuse(*_: object, **__: object) -> str:
+        raise MemoryError
+
+    monkeypatch.setattr(json, "dumps", refuse)
+    entry.leave_run("its check failed")
+    entry._shut()
+
+
+@posix
 def test_a_fork_has_an_agent_of_its_own_and_ends_in_silence(listening: socket.socket) -> None:
     text = """
         import os, sys

@@ -178,13 +178,24 @@ def test_a_late_agent_is_waited_for_once_and_asked_again_when_it_has_answered(
     assert run.agents_.unchecked == []
 
 
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_process_that_runs_on_without_its_connection_is_told(
+    run: Run, monkeypatch: pytest.MonkeyPatch, *, runs: bool
+) -> None:
+    monkeypatch.setattr(agents_module, "is_running", lambda _: runs)
+    run.agent(lambda _: None)
+    assert run.test() == run.test() == run.test() == ()
+    why = "it has closed its connection, or runs another program"
+    assert run.told == [f"Engine (pid 7) is not checked any more: {why}"] * runs
+
+
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
         (lambda _: [b"Traceback: printed by the process\n"], "something else writes to its connection"),
         (lambda _: [b"[1]\n"], "something else writes to its connection"),
         (lambda _: [{"op": "bye", "why": "it forks"}], "it forks"),
-        (lambda _: None, ""),
+        (lambda _: [{"op": "bye", "why": ""}], ""),
     ],
 )
 def test_an_agent_that_ends_is_left_out_with_one_line(run: Run, answer: Any, told: str) -> None:
@@ -241,6 +252,20 @@ def test_agents_tell_what_their_processes_have_on_devices(run: Run) -> None:
     assert run.agents_.on_devices() == {7: {"aa": 5}}  # also before the first test
     assert run.test() == ()
     assert run.agents_.on_devices() == {7: {"aa": 5}}
+
+
+@pytest.mark.parametrize("op", ["end", "ran"])
+@pytest.mark.parametrize("why", ["its check failed: MemoryError", ""])
+def test_a_test_in_which_an_agent_ends_is_unchecked_where_the_process_has_not_ended(
+    run: Run, op: str, why: str
+) -> None:
+    run.agent(lambda message: [{"op": "bye", "why": why}] if message["op"] == op else growing(message))
+    assert run.test() == ()
+    assert run.agents_.unchecked == ([f"in Engine (pid 7): {why}"] if why else [])
+    gone = "Engine (pid 7) had grown and ended before the test was run again, so it was not judged"
+    assert (gone in run.told) == (not why and op == "ran")
+    assert run.test() == ()
+    assert run.agents_.unchecked == []
 
 
 def test_what_agents_judge_is_dropped_where_a_teardown_fails(run: Run) -> None:
@@ -318,12 +343,19 @@ def test_a_process_that_runs_and_does_not_greet_is_waited_for_once(run: Run, mon
 def test_of_subprocesss_processes_those_that_will_greet_are_waited_for(
     run: Run, monkeypatch: pytest.MonkeyPatch, command: list[str], ours: bool, greets: bool
 ) -> None:
+    monkeypatch.setattr(listener_module, "_is_users", lambda _: True)
     listener = run.agents_._listener
     monkeypatch.setattr(listener, "_has_pth", True)
     monkeypatch.setattr(listener_module, "command_line", lambda _: command)
     monkeypatch.setattr(listener_module, "environment_of", lambda _: dict(os.environ) if ours else {})
     listener.expect([4711])
     assert listener.expected == [4711] * greets
+
+
+def test_a_process_of_another_user_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert listener_module._is_users(os.getpid())
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert not listener_module._is_users(os.getpid()) or sys.platform != "linux"
 
 
 @pytest.mark.parametrize("kind", ["retained", "unconfirmed", "cycle"])

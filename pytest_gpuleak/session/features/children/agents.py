@@ -59,6 +59,7 @@ class Agents:
         self._processes = processes
         self._tell = tell
         self._all: list[Connection] = []
+        self._cut_off: list[Connection] = []
         self._seq = 0
         self._policy: Policy | None = None
         self._following = False
@@ -76,6 +77,7 @@ class Agents:
             one.late = True
         self._suspects, self._findings = [], []
         self._begin()
+        self._tell_cut_off()
 
     def setup_ends(self, fixture: FixtureKey) -> None:
         """Take what the setup has made in other processes as the fixture's: the test begins anew there."""
@@ -169,7 +171,17 @@ class Agents:
         for one in self._all:
             if one.ended and one.why_ended:
                 self._tell(f"{one.text} is not checked{self._since()}: {one.why_ended}")
+            elif one.ended and one.process is not None and not one.has_left:
+                self._cut_off.append(one)  # it is ending, as a rule: what runs at the next test is not
         self._all = [one for one in self._all if not one.ended]
+
+    def _tell_cut_off(self) -> None:
+        """Tell of processes that run on without the connection: they have closed all descriptors, or become another program."""
+        connected = {one.process.pid for one in self._all if one.process is not None}
+        for one in self._cut_off:
+            if one.process is not None and one.process.pid not in connected and is_running(one.process.pid):
+                self._tell(f"{one.text} is not checked any more: it has closed its connection, or runs another program")
+        self._cut_off = []
 
     def _since(self) -> str:
         return " any more" if self._following else ""
@@ -200,6 +212,11 @@ class Agents:
                 return answers
             heard = [silent[number] for number in ready]
 
+    def _note_unanswered(self, one: Connection, why_late: str) -> None:
+        """Note that a test was not checked in a process. What one had that has ended, for no reason of its agent's, is gone."""
+        if one.late or one.why_ended:
+            self._note_unchecked(one, why_late if one.late else one.why_ended)
+
     def _note_unchecked(self, one: Connection, why: str) -> None:
         clause = f"in {one.text}: {why}"
         if clause not in self.unchecked:
@@ -226,8 +243,8 @@ class Agents:
         for one in begun:
             answer = answers.get(one)
             if answer is None:
-                if one in own and one.late:  # what a process that has ended had is gone with it
-                    self._note_unchecked(one, f"it did not answer within {ANSWER_S:g} s")
+                if one in own:
+                    self._note_unanswered(one, f"it did not answer within {ANSWER_S:g} s")
             elif answer.get("judging"):
                 self._suspects.append(one)
             elif answer.get("suspect") and one not in own and not one.grew_alone:
@@ -262,9 +279,8 @@ class Agents:
                 self._take(one, answer)
         for one in self._suspects:
             one.late = not one.ended
-            if one.late:
-                self._note_unchecked(one, f"it did not judge within {JUDGE_S:g} s")
-            else:
+            self._note_unanswered(one, f"it did not judge within {JUDGE_S:g} s")
+            if one.ended and not one.why_ended:
                 self._note_gone(one)
         self._suspects = []
         self._drop_ended()

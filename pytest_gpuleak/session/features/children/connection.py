@@ -43,6 +43,8 @@ class Connection:
         self.why_ended = ""
         """Why the agent can be asked no more; empty where the process has just gone."""
         self.ended = False
+        self.has_left = False
+        """Whether the agent has said that it ends."""
         self.begun = False
         """Whether it follows the running test."""
         self.loaded = False
@@ -124,6 +126,7 @@ class Connection:
         elif op == "named" and self.process is not None and name:
             self.process = dataclasses.replace(self.process, name=name)
         elif op == "bye":
+            self.has_left = True
             self.end(_text(message.get("why"), TEXT_LIMIT))
         return op in ("hello", "named", "bye")
 

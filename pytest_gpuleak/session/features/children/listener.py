@@ -85,7 +85,7 @@ class Listener:
         command = command_line(pid)
         options = itertools.takewhile(lambda part: part.startswith("-"), command[1:])
         without_site = any("S" in part for part in options if not part.startswith(("--", "-X", "-W", "-c", "-m")))
-        ours = command[:1] == [sys.executable] and self._is_in(environment_of(pid))
+        ours = command[:1] == [sys.executable] and self._is_in(environment_of(pid)) and _is_users(pid)
         return ours and not without_site and not hook.is_left_out(command)
 
     def fileno(self) -> int:
@@ -126,6 +126,14 @@ class Listener:
 
         process.BaseProcess.start = start  # type: ignore[method-assign, assignment]
         return undo
+
+
+def _is_users(pid: int) -> bool:
+    """Tell whether a process may enter the socket's folder: one that was started as another user may not."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == os.geteuid()  # noqa: PTH116 - as short as it gets
+    except FileNotFoundError:
+        return not os.path.isdir("/proc/self")  # noqa: PTH112 - a system without such files
 
 
 def _make_folder() -> Path:
