@@ -21,6 +21,8 @@ ENV = "PYTEST_GPULEAK_AGENT"
 CONNECT_S = 1.0
 """Seconds that a process waits for a run whose queue of connections is full."""
 
+_STEP_S = 0.01
+
 EXIT_S = 2.0
 """Seconds that a process waits at its end for its agent, which may be searching."""
 
@@ -109,16 +111,33 @@ class Entry:
         self._ends = False
         self.paused = False
         """Whether the agent has paused automatic collections, which a fork would inherit."""
-        self.socket.settimeout(CONNECT_S)
-        self.socket.connect(run.socket)
-        self.socket.settimeout(None)
-        # At once, before the process does anything: the run then knows of it, however busy its threads are.
-        greeting = f'"op": "hello", "pid": {os.getpid()}, "name": {_quoted(name)}, "version": {_quoted(_version())}'
-        self.socket.sendall(f"{{{greeting}}}\n".encode())
-        self.thread: threading.Thread = threading.Thread(target=self._serve, name="gpuleak-agent", daemon=True)
-        self.thread.start()
+        try:
+            self._connect()
+            # At once, before the process does anything: the run then knows of it, however busy its threads are.
+            greeting = f'"op": "hello", "pid": {os.getpid()}, "name": {_quoted(name)}, "version": {_quoted(_version())}'
+            self.socket.sendall(f"{{{greeting}}}\n".encode())
+            self.thread: threading.Thread = threading.Thread(target=self._serve, name="gpuleak-agent", daemon=True)
+            self.thread.start()
+        except BaseException:
+            self.socket.close()  # else the process warns of it, where it is asked to, and the run waits for it
+            raise
         # A daemon thread that imports while the interpreter ends crashes it.
         atexit.register(self.stop)
+
+    def _connect(self) -> None:
+        """Connect; wait where the queue is full, which a timeout of a unix socket's does not. Raises OSError."""
+        from time import sleep
+
+        self.socket.setblocking(False)
+        for left in range(int(CONNECT_S / _STEP_S), -1, -1):
+            try:
+                self.socket.connect(self.run.socket)
+                break
+            except BlockingIOError:
+                if not left:
+                    raise
+                sleep(_STEP_S)
+        self.socket.setblocking(True)
 
     def send(self, **message: Any) -> None:
         """Send a message. Raises OSError where the run has gone."""
@@ -148,6 +167,8 @@ class Entry:
         if _entries.get(os.getpid()) is self:
             self._shut()
             self.thread.join(EXIT_S)
+            if not self.thread.is_alive():
+                self._close()
 
     def _shut(self) -> None:
         """End the connection, for which neither the thread nor the run waits any more."""
@@ -171,6 +192,9 @@ class Entry:
             import gc
 
             gc.enable()
+        self._close()
+
+    def _close(self) -> None:
         self._ends = False
         try:
             self._check_place()
@@ -228,14 +252,18 @@ def _before_fork() -> None:
     if entry is not None and sys.version_info >= (3, 12) and entry.thread.is_alive():
         entry.leave_run("it forks, for which its agent has ended: Python 3.12 warns of a fork beside threads")
         entry.stop()
-        _await_end(entry.thread.native_id)
+        if not entry.thread.is_alive():
+            _await_end(entry.thread.native_id)
 
 
 def _await_end(thread: int | None) -> None:
-    """Wait until the system has no such thread any more: `join` returns a moment earlier, and the warning counts these."""
+    """Wait until the system has no such thread any more: `join` returns a moment earlier, and the warning counts these.
+
+    A moment may be a second where many processes want to run.
+    """
     from time import sleep
 
-    for _ in range(100):
+    for _ in range(10_000):
         if not os.path.exists(f"/proc/self/task/{thread}"):  # noqa: PTH110 - without an import in each fork
             return
         sleep(0.001)

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -104,7 +105,7 @@ def test_a_process_whose_run_is_gone_starts_as_ever(run: str, flags: list[str]) 
     text = "from pytest_gpuleak.child.hook import start_at_site; start_at_site(); print('done')"
     path = f"import sys; sys.path.insert(0, {os.path.dirname(os.path.dirname(hook.__file__))!r} + '/..'); {text}"  # noqa: PTH120
     done = subprocess.run(
-        [sys.executable, *flags, "-c", path],
+        [sys.executable, "-W", "error", *flags, "-c", path],
         env={**os.environ, hook.ENV: run},
         capture_output=True,
         text=True,
@@ -122,16 +123,45 @@ def test_a_process_that_closes_all_descriptors_keeps_its_own_files(
     entry = hook.Entry(run, "")
     connection, _ = listening.accept()
     number = entry.socket.fileno()
-    os.close(number)  # as a daemon does
     with (tmp_path / "users").open("wb") as own:
-        assert own.fileno() == number
+        os.dup2(own.fileno(), number)  # as one that a daemon opens once it has closed all
         with pytest.raises(OSError, match="has closed the connection"):
             entry.send(op="bye")
         connection.close()
-        entry.thread.join(10)
+        entry.thread.join(300)
+    os.close(number)
     assert (tmp_path / "users").read_bytes() == b""
     with contextlib.suppress(OSError):
         entry.leave()
+
+
+@posix
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a full queue refuses connections")
+def test_a_full_queue_of_connections_is_waited_for_and_not_for_ever(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path_factory.mktemp("s") / "s")
+    run = hook.Run(path, "/root", "1", __version__)
+    with contextlib.ExitStack() as opened:
+        listening = opened.enter_context(socket.socket(socket.AF_UNIX))
+        listening.bind(path)
+        listening.listen(0)
+        opened.enter_context(socket.socket(socket.AF_UNIX)).connect(path)
+        naps: list[float] = []
+
+        def nap(seconds: float) -> None:
+            naps.append(seconds)
+            if len(naps) == 3:
+                opened.enter_context(listening.accept()[0])
+
+        monkeypatch.setattr(time, "sleep", nap)
+        entry = hook.Entry(run, "")
+        assert len(naps) == 3
+        monkeypatch.setattr(time, "sleep", naps.append)
+        with pytest.raises(BlockingIOError):
+            hook.Entry(run, "")
+        assert sum(naps[3:]) == pytest.approx(hook.CONNECT_S)
+    entry.thread.join(300)
 
 
 @posix
@@ -177,8 +207,19 @@ def test_a_fork_has_an_agent_of_its_own_and_ends_in_silence(listening: socket.so
     text = """
         import os, sys
         assert "threading" not in sys.modules
-        from pytest_gpuleak.child.hook import start
-        start()
+        from pytest_gpuleak.child import hook
+
+        class LoudEntry(hook.Entry):
+            def __init__(self, *given):
+                try:
+                    super().__init__(*given)
+                except BaseException:
+                    import traceback  # a fork would swallow it
+                    traceback.print_exc()
+                    raise
+
+        hook.Entry = LoudEntry
+        hook.start()
         if (pid := os.fork()) == 0:
             import time
             while os.path.isdir("/proc/self/task") and len(os.listdir("/proc/self/task")) > 1:
@@ -191,11 +232,16 @@ def test_a_fork_has_an_agent_of_its_own_and_ends_in_silence(listening: socket.so
         [sys.executable, "-W", "error", "-c", textwrap.dedent(text)], env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    pids = []
+    pids: list[int] = []
     for _ in range(2):
-        connection, _ = listening.accept()
+        try:
+            connection, _ = listening.accept()
+        except TimeoutError:
+            status = done.poll()
+            done.kill()
+            pytest.fail(f"agents that have greeted: {pids}; status {status}; output: {done.communicate()[0]!r}")
         with connection, connection.makefile() as lines:
             pids.append(json.loads(lines.readline())["pid"])
-    output, _ = done.communicate(timeout=30)
+    output, _ = done.communicate(timeout=300)
     assert (done.returncode, output) == (0, b"")
     assert pids[0] == done.pid != pids[1]
