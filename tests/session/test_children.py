@@ -100,7 +100,7 @@ class FakeAgent:
 
     def end(self) -> None:
         self.socket.close()
-        self.thread.join(10)
+        self.thread.join(300)
 
 
 @pytest.fixture

@@ -20,13 +20,16 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes are s
 
 MIB = 1 << 20
 HEAD = """
-    import multiprocessing, subprocess, sys
+    import multiprocessing, os, subprocess, sys
     from concurrent.futures import ProcessPoolExecutor
 
     import pytest
 
     KEPT = []
     STATE = {}
+
+    # Runs as long as the run, however slow the machine is.
+    OF_THE_RUN = f"import os, time\\nwhile os.getppid() == {os.getpid()}: time.sleep(0.1)"
 
     def start():
         return subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
@@ -90,7 +93,7 @@ def test_one_that_nothing_refers_to_any_more_fails_and_says_so(run: Runner) -> N
         run,
         """
         def test_it():
-            subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(20)"])
+            subprocess.Popen([sys.executable, "-S", "-c", OF_THE_RUN])
         """,
     )
     finding = found.finding("test_it")
@@ -156,14 +159,16 @@ def test_a_shared_pool_that_starts_its_workers_late_is_a_note(run: Runner) -> No
         """
         @pytest.fixture(scope="session")
         def pool():
+            os.mkfifo("gate")
             with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:
                 yield pool
+                opened = os.open("gate", os.O_RDWR)
+            os.close(opened)
 
         def test_it(pool):
-            # The re-run finds the first worker busy, so that the pool starts another.
-            import time
+            # The re-run finds the first worker busy, until the gate is opened, so that the pool starts another.
             assert pool.submit(abs, -1).result() == 1
-            KEPT.append(pool.submit(time.sleep, 1.5))
+            KEPT.append(pool.submit(os.open, "gate", os.O_RDONLY))
 
         def test_next(pool):
             assert pool.submit(abs, -1).result() == 1
@@ -266,7 +271,7 @@ def test_it(server):
     ("body", "failed"),
     [
         ('yield STATE.setdefault("server", start())', False),
-        ('yield subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(20)"])', True),
+        ('yield subprocess.Popen([sys.executable, "-S", "-c", OF_THE_RUN])', True),
     ],
     ids=["kept by a global", "dropped"],
 )

@@ -39,7 +39,7 @@ HEAD = """
 
     KEPT = []
 
-    def start(seconds=60):
+    def start(seconds=10_000):  # until it is killed
         TIMELINE.processes.append(subprocess.Popen([sys.executable, "-S", "-c", f"import time; time.sleep({seconds})"]))
         return TIMELINE.processes[-1]
 
@@ -163,11 +163,11 @@ def test_a_child_that_is_alive_holds_it_and_is_told_once(gate: Gate) -> None:
     """, "--gpu-leak-confirm=0")  # fmt: skip
     seconds, (one,) = waited(found)
     assert (seconds, one["cause"], one["bytes"]) == (1.0, "process", 30 * GIB)
-    assert one["command"].endswith("-S -c import time; time.sleep(60)")
+    assert one["command"].endswith("-S -c import time; time.sleep(10000)")
     assert one["started_by"] == "test_it.py::test_it"
     text = told(found)
     assert f"30.0 GiB of cuda:0 are held after 1.0 s by pid {one['pid']} (" in text
-    assert "time.sleep(60)), which is alive, started by test_it.py::test_it" in text
+    assert "time.sleep(10000)), which is alive, started by test_it.py::test_it" in text
     assert found.tests["test_next"]["device_wait"] is None
 
 
@@ -250,7 +250,7 @@ def test_a_child_that_falls_is_waited_for_until_it_holds(gate: Gate) -> None:
 def test_an_orphan_is_known_by_its_environment(gate: Gate) -> None:
     found = gate("""
         def test_it():
-            sleeps = "sys.executable, '-S', '-c', 'import time; time.sleep(60)'"
+            sleeps = "sys.executable, '-S', '-c', 'import time; time.sleep(10000)'"
             code = f"import subprocess, sys; print(subprocess.Popen([{sleeps}], stdout=-3, stderr=-3).pid)"
             pid = int(subprocess.run([sys.executable, "-c", code], capture_output=True).stdout)
             TIMELINE.say(a_device(used=31 * GIB), has(pid, 30 * GIB))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
@@ -95,13 +96,14 @@ def test_a_server_of_a_fixture_that_grows_is_told_in_one_line_and_fails_nothing(
     (line,) = drift_of(found)
     (helper,) = found.report["summary"]["helpers"]
     assert f"python -c (pid {helper['pid']}, fixture 'server'): " in line
-    assert "over 10 tests, most of it in test_stream (+8." in line
-    assert line.endswith(", 4 times); --gpu-leak-children=agent names what it is")
-    assert 32 * MIB <= helper["last"] - helper["first"] < 34 * MIB
+    # From Linux 6.2 to 6.15 a process's figures may be some pages late on each processor.
+    assert re.search(r"over 10 tests, most of it in test_stream \(\+[78]\.\d MiB, 4 times\)", line)
+    assert line.endswith("; --gpu-leak-children=agent names what it is")
+    assert 31 * MIB < helper["last"] - helper["first"] < 35 * MIB
     assert helper["growth"][0]["test"] == "test_it.py::test_stream"
     (reading,) = found.tests["test_stream[1]"]["helpers"]
-    assert 8 * MIB <= reading["after"] - reading["before"] < 9 * MIB
-    assert found.tests["test_quiet[1]"]["helpers"] == []
+    assert 7 * MIB < reading["after"] - reading["before"] < 9 * MIB
+    assert not any(one["after"] - one["before"] > MIB for one in found.tests["test_quiet[1]"]["helpers"])
     jsonschema.validate(found.report, load_schema())
 
 
