@@ -270,8 +270,10 @@ def test_lines_of_memory_that_no_tensor_explains(tmp_path: Path) -> None:
     }
 
 
-def test_budgets(tmp_path: Path) -> None:
-    ended = run_case(tmp_path, "budgets")
+@pytest.mark.parametrize("allocator", ["", "expandable_segments:True"])
+def test_budgets(tmp_path: Path, allocator: str) -> None:
+    """An expandable segment gives a device memory before its first kernel gives it a context."""
+    ended = run_case(tmp_path, "budgets", **({"PYTORCH_CUDA_ALLOC_CONF": allocator} if allocator else {}))
     over = f"unchecked: budget {52 * MIB} B cuda:0 allocated"
     assert ended.verdicts == {
         "test_exceeded": over,

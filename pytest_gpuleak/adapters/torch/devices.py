@@ -95,6 +95,9 @@ class TorchDevices(DeviceProbe):
         ask = getattr(vars(torch).get(kind), "mem_get_info", None)
         if torch is None or ask is None or device not in self._seen:
             return None
+        context = getattr(torch._C, "_cuda_hasPrimaryContext", None) if kind == "cuda" else None
+        if context is not None and not context(int(index or 0)):
+            return None  # an expandable segment alone is there
         free, total = ask(int(index or 0))
         return int(total) - int(free) if 0 <= free <= total else None
 

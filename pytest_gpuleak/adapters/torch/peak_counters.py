@@ -90,6 +90,7 @@ class CudaCounters:
         self._reset = torch._C._cuda_resetPeakMemoryStats
         self._context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
         self._backend = getattr(torch._C, "_cuda_getAllocatorBackend", None)
+        self._settings = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
         self._families = -1
         self._pairs: list[Path] = []
         self._triples: list[Path] = []
@@ -100,8 +101,18 @@ class CudaCounters:
         return int(self._torch._C._cuda_getDeviceCount())
 
     def used(self, index: int) -> bool:
-        """Return whether the device has a context. Asking the driver creates none."""
-        return self._context is None or bool(self._context(index))
+        """Return whether the device has a context, or memory without one. Asking creates none."""
+        return self._context is None or bool(self._context(index)) or self._is_mapped(index)
+
+    def _is_mapped(self, index: int) -> bool:
+        """Return whether the device has had an expandable segment, whose memory the driver maps without a context."""
+        return (
+            self._settings is not None
+            and "expandable_segments" in self._settings()
+            and self._backend is not None
+            and self._backend() == "native"
+            and self._statistics(index)["reserved_bytes"]["all"]["peak"] > 0
+        )
 
     def figures(self, index: int) -> Figures:
         """Return the caching allocator's figures, or the driver's for its pool."""

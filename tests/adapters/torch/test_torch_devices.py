@@ -163,6 +163,18 @@ def test_a_device_that_the_process_has_not_used_is_not_touched(cuda: StandInCuda
     assert not [call for call in cuda.calls if call[0] == "touched" or call == ("synchronize", 1)]
 
 
+def test_a_device_with_an_expandable_segment_alone_is_read_and_given_no_context(
+    cuda: StandInCuda, probe: TorchDevices
+) -> None:
+    cuda.allocated[1] = cuda.peaks[1] = MIB
+    vars(cuda.torch.cuda)["mem_get_info"] = lambda index: cuda.calls.append(("asked", index))
+    assert probe.read() == {}
+    vars(cuda.torch._C)["_accelerator_getAllocatorSettings"] = lambda: "expandable_segments:True"
+    again = TorchDevices()
+    assert again.read()["cuda:1"].allocated == MIB
+    assert (again.used("cuda:1"), ("asked", 1) in cuda.calls) == (None, False)
+
+
 def test_the_names_of_devices_initialise_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the driver is initialised, a process that is forked cannot use CUDA: a report's environment asked for it."""
     forget_torch(monkeypatch)
