@@ -3,7 +3,7 @@
     python benchmarks/gpu_page.py FOLDER PAGE
 
 The folder has machine.json (benchmarks/gpu_figures.py writes it), and of the parts that have run: `steps`, a line for each,
-verdicts.jsonl of tests/cuda_standin, and the figures. What has not run is said to be missing, so that the page of a check
+verdicts.jsonl of tests/cuda_standin, planted_peaks.json, models.json, and the figures. What has not run is said to be missing, so that the page of a check
 that was cut off shows what it had. Figures of the stand-in runtime never get a page below docs/.
 """
 
@@ -25,6 +25,13 @@ STAND_IN_VERDICTS = ROOT / "tests" / "cuda_standin" / "verdicts.jsonl"
 KIB = 1 << 10
 MIB = 1 << 20
 NOT_MEASURED = "Not measured: the part `figures` has not run, or was stopped before it came here."
+NOT_RUN = "Not measured: the part `{}` has not run on this device."
+ABOUT_MODELS = """\
+Bytes above what was there before, without cuBLAS's workspaces. A run of each model is counted and another one recorded: the record's
+blocks are held to what is allocated, its rows to what is requested at most, which may be at another moment than the most that is
+allocated. The estimate is made on the CPU (`docs/estimate.md`)."""
+PARTS = ("gpu", "figures", "cases", "peaks", "models", "estimate", "examples", "corpus", "programs")
+"""The parts of scripts/check-gpu, in their order."""
 
 Json = dict[str, Any]
 Verdicts = dict[str, dict[str, str]]
@@ -117,6 +124,45 @@ def noise(moved: dict[str, list[int]]) -> list[str]:
     return table(["counter", "tests that moved it", "least", "most", "all together"], rows)
 
 
+def steps_of(folder: Path) -> list[str]:
+    """Write how each part ended, and which ones have not run."""
+    path = folder / "steps"
+    ended = path.read_text("utf-8").splitlines() if path.exists() else []
+    run = {line.partition(":")[0] for line in ended}
+    return [f"- {line}" for line in [*ended, *(f"{part}: not run" for part in PARTS if part not in run)]]
+
+
+def planted_peaks(wrong: dict[str, list[str]]) -> list[str]:
+    """Write which planted peaks were told wrongly, and how."""
+    rows = [[f"`{file}`", ", ".join(facts)] for file, facts in sorted(wrong.items()) if facts]
+    said = f"{len(wrong) - len(rows)} of {len(wrong)} are right in line, category, module, phase, part and peak."
+    return [said, *(["", *table(["case", "wrong"], rows)] if rows else [])]
+
+
+def models(found: Json) -> list[str]:
+    """Write each model's peak by the counters, what a record of it tells, and how far the estimate is off."""
+    rows = []
+    for name, (allocated, _) in found["models"].items():
+        told, estimate = found["rows"][name], found.get("estimated", {}).get(name)
+        error = (
+            "not run"
+            if estimate is None
+            else "not checked"
+            if estimate[3:]
+            else f"{100 * (estimate[0] / allocated - 1):+.1f} %"
+        )
+        parts = (
+            told["blocks"] - allocated,
+            told["requested"],
+            told["rows"] - told["requested"],
+            told["unsplit"],
+            told["unexplained"],
+        )
+        rows.append([name, size(allocated), *map(size, parts), error])
+    head = ["model", "allocated", "recorded: more", "requested", "rows: more", "unsplit", "not explained", "estimate"]
+    return table(head, rows)
+
+
 def _read(folder: Path, name: str) -> Any:
     path = folder / f"{name}.json"
     return json.loads(path.read_text("utf-8")) if path.exists() else None
@@ -136,9 +182,7 @@ def write_page(folder: Path) -> str:
         "## What was run",
         "",
     ]
-    steps = folder / "steps"
-    lines += [f"- {step}" for step in steps.read_text("utf-8").splitlines()] if steps.exists() else ["Nothing yet."]
-    lines += ["", "## The plugin's own time for a clean test", ""]
+    lines += [*steps_of(folder), "", "## The plugin's own time for a clean test", ""]
     lines += (
         ["Wall time of 300 tests of each kind, with a report, which measures peaks.", "", *own_times(times), ""]
         if times
@@ -152,6 +196,10 @@ def write_page(folder: Path) -> str:
         lines += [f"NVML: {first['nvml']}.", ""]
     lines += ["## Noise of the counters over 1,000 clean tests", ""]
     lines += noise(steady["moved"]) if steady else [NOT_MEASURED]
+    wrong, peaks = _read(folder, "planted_peaks"), _read(folder, "models")
+    lines += ["", "## Planted peaks", "", *(planted_peaks(wrong) if wrong else [NOT_RUN.format("peaks")])]
+    lines += ["", "## Peaks of models", ""]
+    lines += [ABOUT_MODELS, "", *models(peaks)] if peaks else [NOT_RUN.format("models")]
     lines += ["", "## Stand-in against device", "", "`tests/cuda_standin/cases`, test by test.", ""]
     found = read_verdicts(folder / "verdicts.jsonl")
     lines += compare_verdicts(read_verdicts(STAND_IN_VERDICTS), found) if found else ["Not compared: no case has run."]

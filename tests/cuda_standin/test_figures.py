@@ -100,8 +100,44 @@ def test_the_page_of_a_check_that_was_cut_off_says_what_is_missing(page: Any, tm
     assert page.main(tmp_path, tmp_path / "page.md") == ""
     text = (tmp_path / "page.md").read_text("utf-8")
     assert "- gpu: begun, and stopped before its end\n" in text
+    assert [f"- {part}: not run\n" in text for part in page.PARTS] == [part != "gpu" for part in page.PARTS]
     assert text.count(page.NOT_MEASURED) == 3
+    assert all(page.NOT_RUN.format(part) in text for part in ("peaks", "models"))
     assert "Not compared: no case has run." in text
+
+
+def test_the_page_has_the_peaks_of_models_and_what_was_told_wrongly(page: Any) -> None:
+    told = {"blocks": 3 << 20, "rows": 1020, "requested": 1024, "unsplit": 512, "unexplained": 0}
+    found = {
+        "models": {name: [3 << 20, 20 << 20] for name in ("mlp", "LSTM", "GPT")},
+        "rows": dict.fromkeys(("mlp", "LSTM", "GPT"), told),
+        "estimated": {"mlp": [3 << 19, 0, 3 << 19], "LSTM": [0, 0, 0, "a recurrent layer"]},
+    }
+    same = "3.0 MiB | 0 B | 1.0 KiB | -4 B | 512 B | 0 B"
+    assert page.models(found)[2:] == [
+        f"| mlp | {same} | -50.0 % |",
+        f"| LSTM | {same} | not checked |",
+        f"| GPT | {same} | not run |",
+    ]
+    wrong = {"test_b.py": ["phase call", "peak 8"], "test_a.py": []}
+    assert page.planted_peaks(wrong)[0].startswith("1 of 2 are right")
+    assert page.planted_peaks(wrong)[-1] == "| `test_b.py` | phase call, peak 8 |"
+
+
+def test_a_planted_peak_is_held_to_its_truth(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    planted = importlib.import_module("planted_peaks")
+    (tmp_path / "test_a.py").write_text(
+        "# truth: line=4|9; category=optimizer state; phase=call; module=; part=1000; peak=990 allocated=1024; why: 1 x [250]\n"
+    )
+    truth = planted.read_truth(tmp_path / "test_a.py")
+    part = {"bytes": 1010, "category": "optimizer state", "created": {"line": 9}, "module": "Net.a"}
+    other = {"bytes": 10, "category": "held", "created": None, "module": ""}
+    peak = {"bytes": 1024, "moment": {"phase": "call"}, "parts": [other, part]}
+    assert planted.what_is_wrong(truth, peak) == []
+    assert planted.what_is_wrong(truth, {**peak, "bytes": 1040, "moment": None}) == ["phase None", "peak 1040"]
+    assert planted.what_is_wrong({**truth, "module": ["Other"]}, peak) == ["module Net.a"]
+    assert planted.what_is_wrong(truth, None) == ["no peak was told"]
 
 
 def test_a_clean_test_that_is_reported_fails_the_check(
@@ -158,9 +194,9 @@ def run_script(*arguments: str, python: str | Path) -> tuple[int, str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the script is for Linux")
-def test_the_script_names_what_is_missing(tmp_path: Path) -> None:
+def test_the_script_names_what_is_missing(page: Any, tmp_path: Path) -> None:
     status, said = run_script("gpu", "cuda", python=sys.executable)
-    expected = "scripts/check-gpu: there is no part cuda: gpu, figures, cases, examples, corpus, programs, page\n"
+    expected = f"scripts/check-gpu: there is no part cuda: {', '.join(page.PARTS)}, page\n"
     assert (status, said) == (1, expected)
     status, said = run_script(python=tmp_path / "python")
     assert (status, said.splitlines()[-1]) == (1, f"scripts/check-gpu: {tmp_path}/python does not run: set PYTHON")
