@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pytest
 
 from pytest_gpuleak.adapters.torch.settle_steps import free_workspaces_now
-from tests.cuda_standin.test_cases import needs_cuda_build
+from tests.cuda_standin.test_cases import ON_THE_STAND_IN, needs_cuda_build
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -224,6 +224,25 @@ def in_a_graph() -> None:
     with torch.cuda.graph(graph):
         y = x * 2  # here
     assert y.shape == x.shape
+
+
+@case(0, 1, 4, "held", "forward", "Conv2d")
+def convolved() -> None:
+    # On a device the peak has cuDNN's workspace too, of a size that it chooses.
+    layer, images = nn.Conv2d(16, 16, 3, padding=1, **ON), torch.empty(16, 16, 64, 64, **ON)
+    with torch.no_grad():
+        made = layer(images)  # here
+    assert made.shape == images.shape
+
+
+if not ON_THE_STAND_IN:  # which has no cuDNN for recurrent layers
+
+    @case(0, 1, 8, "held", "forward", "LSTM")
+    def recurrent() -> None:
+        layer, steps = nn.LSTM(512, 512, 2, dropout=0.5, **ON), torch.empty(64, 64, 512, **ON)
+        with torch.no_grad():
+            made, _ = layer(steps)  # here
+        assert made.shape == steps.shape
 
 
 MARKED: Final = {"saved_by_a_custom_function": Doubled}
