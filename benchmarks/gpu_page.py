@@ -27,9 +27,10 @@ MIB = 1 << 20
 NOT_MEASURED = "Not measured: the part `figures` has not run, or was stopped before it came here."
 NOT_RUN = "Not measured: the part `{}` has not run on this device."
 ABOUT_MODELS = """\
-Bytes above what was there before, without cuBLAS's workspaces. A run of each model is counted and another one recorded: the record's
-blocks are held to what is allocated, its rows to what is requested at most, which may be at another moment than the most that is
-allocated. The estimate is made on the CPU (`docs/estimate.md`)."""
+Bytes above what was there before, without cuBLAS's workspaces. A run of each model is counted, and another one is recorded too, which
+may change the order in which blocks are freed and so its peak ("by the record"). What the allocator's history is replayed to is held to
+what that run has allocated, and the rows to what it has requested at most, which may be at another moment. The estimate is made on
+the CPU (`docs/estimate.md`), and is held to the counted run."""
 PARTS = ("gpu", "figures", "cases", "peaks", "models", "estimate", "examples", "corpus", "programs")
 """The parts of scripts/check-gpu, in their order."""
 
@@ -151,15 +152,18 @@ def models(found: Json) -> list[str]:
             if estimate[3:]
             else f"{100 * (estimate[0] / allocated - 1):+.1f} %"
         )
-        parts = (
-            told["blocks"] - allocated,
-            told["requested"],
-            told["rows"] - told["requested"],
-            told["unsplit"],
-            told["unexplained"],
-        )
-        rows.append([name, size(allocated), *map(size, parts), error])
-    head = ["model", "allocated", "recorded: more", "requested", "rows: more", "unsplit", "not explained", "estimate"]
+        gaps = (told["allocated"] - allocated, told["blocks"] - told["allocated"], told["rows"] - told["requested"])
+        rows.append([name, size(allocated), *map(size, (*gaps, told["unsplit"], told["unexplained"])), error])
+    head = [
+        "model",
+        "allocated",
+        "by the record",
+        "replayed: more",
+        "rows: more",
+        "unsplit",
+        "not explained",
+        "estimate",
+    ]
     return table(head, rows)
 
 

@@ -107,13 +107,13 @@ def test_the_page_of_a_check_that_was_cut_off_says_what_is_missing(page: Any, tm
 
 
 def test_the_page_has_the_peaks_of_models_and_what_was_told_wrongly(page: Any) -> None:
-    told = {"blocks": 3 << 20, "rows": 1020, "requested": 1024, "unsplit": 512, "unexplained": 0}
+    told = {"allocated": 4 << 20, "blocks": 4 << 20, "rows": 1020, "requested": 1024, "unsplit": 512, "unexplained": 0}
     found = {
         "models": {name: [3 << 20, 20 << 20] for name in ("mlp", "LSTM", "GPT")},
         "rows": dict.fromkeys(("mlp", "LSTM", "GPT"), told),
         "estimated": {"mlp": [3 << 19, 0, 3 << 19], "LSTM": [0, 0, 0, "a recurrent layer"]},
     }
-    same = "3.0 MiB | 0 B | 1.0 KiB | -4 B | 512 B | 0 B"
+    same = "3.0 MiB | 1.0 MiB | 0 B | -4 B | 512 B | 0 B"
     assert page.models(found)[2:] == [
         f"| mlp | {same} | -50.0 % |",
         f"| LSTM | {same} | not checked |",
