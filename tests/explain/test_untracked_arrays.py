@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 np: Any = pytest.importorskip("numpy")
 
 from pytest_gpuleak.adapters.numpy.framework import NumpyFramework  # noqa: E402
+from pytest_gpuleak.engine.host_walks import TracedLines  # noqa: E402
 from pytest_gpuleak.explain.untracked_arrays import HeapArrays, explain_arrays  # noqa: E402
 
 if TYPE_CHECKING:
@@ -19,7 +21,20 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("small_heap")
 
 ELEMENTS = 2**17
+
+
+class Model:
+    """An object with an array, in a cycle with itself."""
+
+    def __init__(self, weights: Any) -> None:
+        self.weights = weights
+        self.cycle = self
+
+
 KEEPERS: dict[str, tuple[Callable[[Any], object], str | None]] = {
+    "tuple in a dict": (lambda array: {"x": (array,)}, "['x'][0]"),
+    "array of objects": (lambda array: np.array([array, None], dtype=object), "[0]"),
+    "attribute": (Model, ".weights"),
     "flat": (lambda array: array.flat, ".base"),
     "unseen": (lambda array: {"x": (array.flat,)}, "['x'][0].base"),
     "enumerated": (np.ndenumerate, ".iter.base"),
@@ -63,3 +78,23 @@ def test_whatever_keeps_an_array_is_met_and_named(app: Any) -> None:
     for name, (_, path) in KEEPERS.items():
         assert named[name], name
         assert path is None or path in named[name], (name, named[name])
+
+
+@pytest.mark.parametrize("by_user", [False, True])
+def test_lines_are_traced_and_the_user_s_tracing_goes_on(app: Any, by_user: bool) -> None:
+    if tracemalloc.is_tracing():
+        pytest.skip("the tests are traced")
+    heap, lines = HeapArrays([]), TracedLines(__file__.__eq__)
+    if by_user:
+        tracemalloc.start()
+    try:
+        before = heap.walk()
+        assert before is not None
+        lines.start()
+        app.HISTORY.append(np.zeros(ELEMENTS))
+        (line,) = lines.of_new(heap, before.alive()).values()
+        assert line.code == "app.HISTORY.append(np.zeros(ELEMENTS))"
+        lines.stop()
+        assert tracemalloc.is_tracing() is by_user
+    finally:
+        tracemalloc.stop()

@@ -9,9 +9,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Runner
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = ROOT / "docs" / "developing"
@@ -108,15 +111,32 @@ def test_without_what_a_recipe_adds_its_test_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipe_works(tmp_path: Path, recipe: str) -> None:
+def test_the_recipes_work(tmp_path: Path) -> None:
     copy_package(tmp_path)
-    paths = follow_tests(recipe, tmp_path)
     for block in BLOCKS:
-        if block.recipe == recipe and block.path not in paths:
+        if block.what != "project file":
             follow(block, tmp_path)
-    done = run_tests(tmp_path, *paths)
+    paths = [block.path for block in BLOCKS if block.path.startswith("tests/")]
+    done = run_tests(tmp_path, "-rp", *paths)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert {found.partition("::")[0] for found in re.findall(r"^PASSED (\S+)", done.stdout, re.MULTILINE)} == set(paths)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_needs_no_other(recipe: str) -> None:
+    """Its changes fit the package as it is, and none of its blocks imports what another adds."""
+    added = {
+        block.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for block in BLOCKS
+        if block.recipe != recipe and block.what == "new file"
+    }
+    files: dict[str, str] = {}
+    for block in BLOCKS:
+        if block.recipe == recipe:
+            assert [module for module in added if re.search(rf"\b{re.escape(module)}\b", block.text)] == [], block.path
+            if block.what == "change":
+                before = files.get(block.path) or (ROOT / block.path).read_text(encoding="utf-8")
+                files[block.path] = changed(before, block.text)
 
 
 @pytest.mark.slow
@@ -151,7 +171,6 @@ CACHE = []
 """
 SUITE = """
 import app
-from tests.support.standin import Buffer
 
 
 def test_fills_the_cache():
@@ -159,20 +178,14 @@ def test_fills_the_cache():
 """
 
 
-@pytest.mark.slow
-def test_the_settle_hook_frees_what_the_project_keeps(tmp_path: Path) -> None:
-    copy_package(tmp_path)
+def test_the_settle_hook_frees_what_the_project_keeps(run: Runner, pytester: pytest.Pytester) -> None:
     (block,) = [block for block in BLOCKS if block.what == "project file"]
-    (tmp_path / "app.py").write_text(APP)
-    (tmp_path / "test_it.py").write_text(SUITE)
-    arrays = "from tests.support.standin import StandInArrays\n\ndef pytest_gpuleak_arrays(config):\n    return [StandInArrays()]\n"
-    options = ["--gpu-leak", "test_it.py"]
-    conftest = tmp_path / block.path
-    conftest.write_text(arrays)
-    assert "1 leaked" in run_tests(tmp_path, *options).stdout
-    conftest.write_text(f"{arrays}\n\n{block.text}")
-    done = run_tests(tmp_path, *options)
-    assert "1 clean" in done.stdout, done.stdout + done.stderr
+    assert block.path == "conftest.py"
+    pytester.makepyfile(app=APP)
+    assert run(SUITE).verdicts == {"test_fills_the_cache": "leaked"}
+    with (pytester.path / block.path).open("a", encoding="utf-8") as conftest:
+        conftest.write(f"\n\n{block.text}")
+    assert run("").verdicts == {"test_fills_the_cache": "clean"}
 
 
 def test_the_page_has_six_recipes() -> None:
