@@ -1,4 +1,4 @@
-"""Tests that leave many arrays: ten times as many cost about ten times as much, whatever they hang on."""
+"""Tests that leave many arrays: four times as many cost about four times as much, whatever they hang on."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.interpreter, pytest.mark.slow, pytest.mark.usefixtures("small_heap")]
 
-FEW, MANY = 1_000, 10_000
-"""MANY times MANY steps take seconds even in C."""
+FEW, MANY = 300, 1_200
+"""From 256 on the heap is walked in Python, where each step is a call (`referrers.SCAN_FROM`)."""
 
 
 class Thing:
@@ -166,10 +166,10 @@ def explained(app: Any, shape: Callable[[Any, list[Thing]], None], count: int) -
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__qualname__.replace(".<locals>", ""))
-def test_ten_times_as_many_cost_ten_times_as_much(app: Any, shape: Callable[[Any, list[Thing]], None]) -> None:
+def test_four_times_as_many_cost_four_times_as_much(app: Any, shape: Callable[[Any, list[Thing]], None]) -> None:
     few, _ = explained(app, shape, FEW)
     many, found = explained(app, shape, MANY)
-    assert many < 14 * few  # a tree's paths are a third longer, too
+    assert many < 5.6 * few  # a tree's paths are a fourth longer, too
     # Of a class too, whose attributes are roots of their own.
     assert {explanation.holder.root.rstrip("0123456789") for explanation in found} <= {
         "leaky_app.HELD",
@@ -210,7 +210,7 @@ def test_when_the_budget_is_spent_long_paths_are_not_followed_any_more(
     monkeypatch.setattr(search.Search, "_steps_to_write", lambda _: Budget(0))
     few, _ = explained(app, in_linked_list, FEW)
     many, found = explained(app, in_linked_list, 2 * MANY)
-    assert many < 24 * few
+    assert many < 9.6 * few
     assert {explanation.holder.root for explanation in found} == {"leaky_app.HELD"}
 
 
@@ -281,7 +281,7 @@ def test_an_untracked_dict_is_read_once_whoever_holds_it(app: Any) -> None:
         with Calls() as calls:
             assert ArrayBases().find(orphans, (), Budget(10**9)) == []
         counts.append(calls.count)
-    assert counts[1] < 12 * counts[0]
+    assert counts[1] < 4.8 * counts[0]
 
 
 @pytest.mark.torch
@@ -309,15 +309,15 @@ def test_large_objects_in_one_dict_cost_in_step_with_their_number(app: Any, monk
         assert part.holder is not None
         assert part.holder.text.startswith("leaky_app.HELD[")
         app.HELD = None
-    assert counts[1] < 12 * counts[0]
+    assert counts[1] < 4.8 * counts[0]
 
 
 def test_many_types_are_sized_in_step_with_their_number() -> None:
     counts = []
-    for count in (400, 4_000):
+    for count in (250, 1_000):
         values: list[object] = [type("Kind", (), {})() for _ in range(count)]
         values = [*([1] * 50 * count), *values]
         with Calls() as calls:
             assert len(Sizes().of(values)) == 51 * count
         counts.append(calls.count)
-    assert counts[1] < 12 * counts[0]
+    assert counts[1] < 4.8 * counts[0]
