@@ -48,7 +48,9 @@ def test_each_is_run_again(run: Runner, pytester: pytest.Pytester, option: list[
 
 
 @pytest.mark.slow
-def test_each_function_is_judged_by_its_own(run: Runner, pytester: pytest.Pytester) -> None:
+def test_each_function_is_judged_by_its_own_and_what_differs_in_a_later_test_fails(
+    run: Runner, pytester: pytest.Pytester
+) -> None:
     found = run(
         f"""{OBJECTS}
     MODULES = [Module() for _ in range(5)]
@@ -62,40 +64,24 @@ def test_each_function_is_judged_by_its_own(run: Runner, pytester: pytest.Pytest
     def test_all(module):
         note("all")
         module.append()
-    """
-    )
-    assert found.verdicts == {f"test_last[module{n}]": "noted" for n in range(5)} | {
-        f"test_all[module{n}]": "leaked" for n in range(5)
-    }
-    assert runs(pytester) == {"last": 10, "all": 15}
 
-
-@pytest.mark.slow
-def test_a_later_test_of_the_function_that_keeps_elsewhere_fails(run: Runner) -> None:
-    found = run(
-        f"""{OBJECTS}
     @pytest.mark.parametrize("module", [Module() for _ in range(6)])
-    def test_it(module, request):
+    def test_elsewhere(module, request):
         module.keep_last()
-        if request.node.name == "test_it[module5]":
+        if request.node.name.endswith("5]"):
             KEPT.append(Buffer())
-    """
-    )
-    assert found.verdicts["test_it[module4]"] == "noted"
-    assert found.verdicts["test_it[module5]"] == "leaked"
 
-
-@pytest.mark.slow
-def test_what_is_as_large_as_fails_does(run: Runner) -> None:
-    found = run(
-        f"""{OBJECTS}
     @pytest.mark.parametrize("module", [Module() for _ in range(6)])
-    def test_it(module, request):
+    def test_large(module, request):
         module.last = Buffer(2**20 if request.node.name.endswith("5]") else 16)
     """
     )
-    assert found.verdicts["test_it[module4]"] == "noted"
-    assert found.verdicts["test_it[module5]"] == "leaked"
+    assert {name: verdict for name, verdict in found.verdicts.items() if "last" in name or "all" in name} == {
+        f"test_last[module{n}]": "noted" for n in range(5)
+    } | {f"test_all[module{n}]": "leaked" for n in range(5)}
+    assert runs(pytester) == {"last": 10, "all": 15}
+    for name in ("elsewhere", "large"):
+        assert [found.verdicts[f"test_{name}[module{n}]"] for n in (4, 5)] == ["noted", "leaked"], name
 
 
 def test_with_no_re_runs_nothing_is_taken_for_constant(run: Runner, pytester: pytest.Pytester) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -39,32 +40,38 @@ def test_{name}():
 INI = "[pytest]\nmarkers = quick\naddopts = -p no:cacheprovider -p no:hypothesispytest -p no:randomly\n"
 
 
+def write_suite(folder: Path) -> None:
+    """Write a checkout with two folders of tests; one test leaks."""
+    (folder / "conftest.py").write_text(textwrap.dedent(STAND_IN))
+    (folder / "pytest.ini").write_text(INI)
+    for part, name, source in (("shard_1", "train", LEAK), ("shard_2", "export", CLEAN)):
+        (folder / "suite" / part).mkdir(parents=True)
+        (folder / "suite" / part / f"test_{name}.py").write_text(source.format(name=name))
+
+
+def run_script(folder: Path, script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a script as a CI service would; the recipe's ``tests`` is the suite's folder ``suite``."""
+    binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
+    return subprocess.run(
+        ["sh", "-c", script.replace("tests/", "suite/")],
+        cwd=folder,
+        env={**kept, "PATH": binaries, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
     """A checkout with two folders of tests; one test leaks."""
-    (tmp_path / "conftest.py").write_text(textwrap.dedent(STAND_IN))
-    (tmp_path / "pytest.ini").write_text(INI)
-    for folder, name, source in (("shard_1", "train", LEAK), ("shard_2", "export", CLEAN)):
-        (tmp_path / "suite" / folder).mkdir(parents=True)
-        (tmp_path / "suite" / folder / f"test_{name}.py").write_text(source.format(name=name))
+    write_suite(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def shell(suite: Path) -> Script:
-    """Runs a script as a CI service would; the recipe's ``tests`` is the suite's folder ``suite``."""
-
-    def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
-        return subprocess.run(
-            ["sh", "-c", script.replace("tests/", "suite/")],
-            cwd=suite,
-            env={**kept, "PATH": binaries, "PYTHONPATH": str(ROOT), **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-
-    return run
+    """Runs a script in the suite's checkout."""
+    return functools.partial(run_script, suite)

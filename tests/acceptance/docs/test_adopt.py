@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.acceptance.docs.conftest import LEAK
+from tests.acceptance.docs.conftest import LEAK, run_script, write_suite
 from tests.support.pages import ROOT, blocks_of, commands_in
 
 if TYPE_CHECKING:
@@ -74,13 +74,22 @@ def add_leak(suite: Path) -> None:
     (suite / "suite" / "shard_2" / "test_tune.py").write_text(LEAK.format(name="tune"))
 
 
+@pytest.fixture(scope="module")
+def baseline(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The baseline that the page's command writes for the suite."""
+    folder = tmp_path_factory.mktemp("checkout")
+    write_suite(folder)
+    run_script(folder, commands_in(BLOCKS["baseline"])[0])
+    return (folder / "gpu-leaks.toml").read_text()
+
+
 @pytest.mark.parametrize("name", SERVICES)
-def test_the_file_of_a_service(name: str, service: Script, suite: Path) -> None:
+def test_the_file_of_a_service(name: str, service: Script, suite: Path, baseline: str) -> None:
     environment = SERVICES[name]
     looked = [service(command, **environment) for command in job(name, "look")]
     assert [done.returncode for done in looked] == [0] * len(looked), looked
     assert (suite / "leaks.html").exists()
-    service(commands_in(BLOCKS["baseline"])[0])
+    (suite / "gpu-leaks.toml").write_text(baseline)
     (gate,) = job(name, "gate")
     assert service(gate, **environment).returncode == 0
     add_leak(suite)
@@ -95,19 +104,13 @@ def told(name: str, output: str, suite: Path) -> list[str]:
         assert "test_tune" in (suite / "summary.md").read_text()
         return re.findall(r"^::error file=(.*?),", output, re.MULTILINE)
     if name == "gitlab":
+        (written,) = _jobs(yaml.safe_load(BLOCKS["gitlab"][1]), "gate")
+        assert all((suite / file).exists() for file in written["artifacts"]["reports"].values())
         entries = json.loads((suite / "gpuleak-codequality.json").read_text())
         return [entry["location"]["path"] for entry in entries if entry["severity"] == "major"]
     warned, failed = (suite / "annotations.md").read_text().split("annotate --style error --context gpu-leaks\n")
     assert warned.startswith("annotate --style warning --context gpu-leaks\n### 1 GPU memory leak")
     return sorted(set(re.findall(r"[\w/]+/test_tune\.py(?=:)", failed)))
-
-
-def test_gitlab_finds_the_files_that_its_gate_names(service: Script, suite: Path) -> None:
-    service(commands_in(BLOCKS["baseline"])[0])
-    (gate,) = job("gitlab", "gate")
-    service(gate, GITLAB_CI="true")
-    (written,) = _jobs(yaml.safe_load(BLOCKS["gitlab"][1]), "gate")
-    assert all((suite / file).exists() for file in written["artifacts"]["reports"].values())
 
 
 def test_a_service_runs_a_job_at_night_or_for_a_change() -> None:

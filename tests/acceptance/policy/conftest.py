@@ -20,7 +20,6 @@ import pytest
 from pytest_gpuleak.model import policy
 from pytest_gpuleak.session import options
 from pytest_gpuleak.session.config import given_values, markers, settings as reading
-from pytest_gpuleak.session.xdist_keys import USAGE_ERROR_KEY
 
 FOLDER = Path(__file__).parent
 SETTINGS = pytest.StashKey()
@@ -66,13 +65,6 @@ def pytest_collection_modifyitems(config, items):
         markers.check_markers(items)
     policies = {item.name: markers.policy_of(item, config.stash[SETTINGS])._asdict() for item in items}
     FOLDER.joinpath("policies.json").write_text(json.dumps(policies))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node):
-    message = getattr(node, "workeroutput", {}).get(USAGE_ERROR_KEY)
-    if message is not None:
-        raise pytest.UsageError(message)
 """
 
 

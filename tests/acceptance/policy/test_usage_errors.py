@@ -1,3 +1,5 @@
+"""A value that is not accepted ends the run with one line. Which are not: tests/session/test_values.py."""
+
 from __future__ import annotations
 
 import os
@@ -16,39 +18,12 @@ pytestmark = pytest.mark.slow
 RunPolicy = Callable[..., Any]
 native_toml = pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 9 brought [tool.pytest]")
 
-SIZES = "only a number of MiB from 0, or a size in B, KiB, MiB, GiB or TiB such as '512KiB'"
 COUNTS = "only a whole number from 0 to 9223372036854775807"
-LIMITS = SIZES.replace("only ", "only 'off', or ")
-MODES = "only 'off', or of 'heap', 'tracemalloc', 'pympler', 'rss' one or, with commas, several"
 
 
 @pytest.mark.parametrize(
     ("name", "value", "accepted"),
-    [
-        ("tensors", "few", COUNTS),
-        ("tensors", "-1", COUNTS),
-        ("tensors", "1.5", COUNTS),
-        ("tensors", "9223372036854775808", COUNTS),
-        ("tensors", "9" * 70, COUNTS),
-        ("mb", "nan", SIZES),
-        ("mb", "3 parsec", SIZES),
-        ("retained-mb", "-3", SIZES),
-        ("reserved-mb", "-1", LIMITS),
-        ("host", "heap,stack", MODES),
-        ("host", "off,heap", MODES),
-        ("host", "heap,,rss", MODES),
-        ("host-mb", "off", SIZES),
-        ("max-mb", "-1", LIMITS),
-        ("max-mb", "nan", LIMITS),
-        ("max-mb", "inf", LIMITS),
-        ("top", "all", COUNTS),
-        ("peaks", "-1", COUNTS),
-        ("peaks-tolerance", "2 MiB", "only a percentage from 0 to 9999, such as '2%'"),
-        ("confirm", "true", COUNTS),
-        ("confirm-limit", "1 min", "only a number of seconds from 0"),
-        ("cycles", "warn", "only one of 'ignore', 'note', 'fail'"),
-        ("scan", "Epoch", "only one of 'epoch', 'scan'"),
-    ],
+    [("tensors", "few", COUNTS), ("scan", "Epoch", "only one of 'epoch', 'scan'")],
 )
 def test_command_line_and_ini(
     run_policy: RunPolicy, pytester: pytest.Pytester, name: str, value: str, accepted: str
@@ -83,26 +58,9 @@ def test_a_bad_switch(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("gpu_leak_mb = true", "True is not accepted"),
         ("gpu_leak_mb = nan", "nan is not accepted"),
-        ("gpu_leak_mb = inf", "inf is not accepted"),
-        ("gpu_leak_confirm = 1.0", "1.0 is not accepted"),
-        ("gpu_leak_confirm = -1", "-1 is not accepted"),
-        ("gpu_leak_confirm = [1]", "[1] is not accepted"),
         ("gpu_leak_confirm = [[1]]", "a list is not accepted"),
-        ("gpu_leak_scan = 3", "3 is not accepted"),
-        ("gpu_leak_report = 3", "3 is not accepted, only a path, or a list of paths"),
         ("gpu_leak_report = [3]", "[3] is not accepted, only a path, or a list of paths"),
-        ('gpu_leak_host = ["heap", "stack"]', f"['heap', 'stack'] is not accepted, {MODES}"),
-        ("gpu_leak_host = []", f"a list is not accepted, {MODES}"),
-        ('gpu_leak_host = ["off", "heap"]', f"['off', 'heap'] is not accepted, {MODES}"),
-        ("gpu_leak_host = 1", f"1 is not accepted, {MODES}"),
-        ("gpu_leak_host_mb = -0.5", f"-0.5 is not accepted, {SIZES}"),
-        ("gpu_leak_reserved_mb = true", f"True is not accepted, {LIMITS}"),
-        ("gpu_leak_max_mb = inf", f"inf is not accepted, {LIMITS}"),
-        ("gpu_leak_clean = 2", "2 is not accepted, only true or false"),
-        ("gpu_leak_top = 1.5", f"1.5 is not accepted, {COUNTS}"),
-        ("gpu_leak_snapshots = 3", "3 is not accepted, only 'off', or the path of a folder"),
         ("gpu_leak = 2", "2 is not accepted"),
     ],
 )
@@ -116,27 +74,8 @@ def test_native_toml(run_policy: RunPolicy, pytester: pytest.Pytester, line: str
     ("mark", "said"),
     [
         ("gpu_leak(3)", "positional argument 3 is not accepted, only keyword arguments: tensors, mb, retained_mb, "),
-        (
-            "gpu_leak(host='rss')",
-            "unknown argument host='rss', accepted are: tensors, mb, retained_mb, host_mb, confirm, cycles, ",
-        ),
-        ("gpu_leak(reserved_mb=3)", "unknown argument reserved_mb=3, accepted are: tensors, "),
-        ("gpu_leak(host_mb='lots')", f"host_mb='lots' is not accepted, {SIZES}"),
-        ("gpu_leak(confirm_limit=3)", "unknown argument confirm_limit=3, accepted are: tensors, "),
-        ("gpu_leak(mb='lots')", f"mb='lots' is not accepted, {SIZES}"),
-        ("gpu_leak(tensors=True)", f"tensors=True is not accepted, {COUNTS}"),
-        ("gpu_leak(tensors=1.0)", f"tensors=1.0 is not accepted, {COUNTS}"),
-        ("gpu_leak(tensors=None)", f"tensors=None is not accepted, {COUNTS}"),
-        ("gpu_leak(cycles=print)", "cycles=a builtin_function_or_method is not accepted, only one of 'ignore', "),
         ("gpu_leak(scan=Hostile())", "scan=a Hostile is not accepted, only one of 'epoch', 'scan'"),
-        ("gpu_leak(scan='x' * 1000)", f"scan='{'x' * 79}... is not accepted"),
-        (r"gpu_leak(scan='\x1b[31m')", r"scan='\x1b[31m' is not accepted"),
-        ("allow_gpu_leak()", 'reason=None is not accepted, only a text that is not empty: reason="..."'),
         ("allow_gpu_leak", "reason=None is not accepted"),
-        ("allow_gpu_leak(reason=' ')", "reason=' ' is not accepted"),
-        ("allow_gpu_leak(reason=3)", "reason=3 is not accepted"),
-        ("allow_gpu_leak('known')", "positional argument 'known' is not accepted, only keyword arguments: reason"),
-        ("allow_gpu_leak(reason='known', until=3)", "unknown argument until=3, accepted are: reason"),
     ],
 )
 def test_markers(run_policy: RunPolicy, pytester: pytest.Pytester, mark: str, said: str) -> None:
@@ -174,21 +113,6 @@ def test_markers_are_not_judged_while_off(run_policy: RunPolicy, pytester: pytes
     run_policy().result.assert_outcomes(passed=1)
 
 
-def test_a_worker_s_usage_error_is_the_run_s(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
-    pytest.importorskip("xdist")
-    pytester.makepyfile(
-        test_marked="""
-        import pytest
-
-        @pytest.mark.gpu_leak(mb="lots")
-        def test_one(): print("ran")
-        def test_two(): print("ran")
-        """
-    )
-    run = run_policy("-n2", "--gpu-leak", "-s", subprocess=True)
-    assert run.error.startswith("pytest.mark.gpu_leak: mb='lots' is not accepted")
-
-
 class TestReportPaths:
     ACCEPTED = (
         f"accepted is a file ({', '.join([*WRITERS][:-1])} or {[*WRITERS][-1]}) in a folder that may be written to"
@@ -218,6 +142,7 @@ class TestReportPaths:
         pytester.mkdir("leaks.json")
         assert "'leaks.json' is a folder;" in self.error(run_policy, "leaks.json")
         assert "'' is a folder;" in self.error(run_policy, "")
+        assert "'.' is a folder;" in self.error(run_policy, ".")
 
     def test_name_too_long(self, run_policy: RunPolicy) -> None:
         assert "cannot be used (" in self.error(run_policy, "x" * 5000 + ".json")

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 import jsonschema
 import pytest
 
+from pytest_gpuleak.cli.merge import merge_reports
+from pytest_gpuleak.cli.output import render_report
+from pytest_gpuleak.reports.json.read import read_report
 from pytest_gpuleak.reports.json.write import load_schema
+from tests.conftest import forget_torch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,8 +48,9 @@ FAILS = "; the run fails (--gpu-leak-no-init-at-collection)"
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester) -> Path:
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with a package that initialises the device when it is imported, and a small torch, installed."""
+    forget_torch(monkeypatch)
     for name, text in {
         "site-packages/torch/__init__.py": "",
         "site-packages/torch/cuda.py": TORCH,
@@ -69,17 +74,21 @@ def marked(file: Path) -> dict[str, int]:
     return {line.rpartition("# ")[2]: number for number, line in lines if "# " in line}
 
 
-def at_collection(run: Runner, *options: str) -> Run:
-    return run(AT_COLLECTION, *options, apart=True)
+def at_collection(run: Runner, *options: str, apart: bool = False) -> Run:
+    return run(AT_COLLECTION, *options, apart=apart)
 
 
 @pytest.mark.usefixtures("project")
-def test_an_import_at_collection_is_told(run: Runner) -> None:
-    found = at_collection(run)
+def test_an_import_at_collection_is_told_and_shown_and_merged(run: Runner, pytester: pytest.Pytester) -> None:
+    found = at_collection(run, apart=True)
     assert said(found) == [KERNELS_LINE]
     assert found.result.ret == 0
     jsonschema.validate(found.report, load_schema())
     first = found.report["summary"]["first_init"]
+    report = read_report(pytester.path / "report.json")
+    merged = merge_reports([report])
+    assert merged.summary["first_init"] == report.summary["first_init"] == first
+    assert KERNELS_LINE in render_report(merged, 0)
     assert first.pop("pid") not in (0, os.getpid())
     assert first == {
         "device": "cuda",
@@ -99,17 +108,17 @@ def test_an_import_at_collection_is_told(run: Runner) -> None:
 
 @pytest.mark.usefixtures("project")
 def test_use_by_a_test_is_told_with_v_and_in_the_report(run: Runner) -> None:
-    found = run(ONLY_USED, apart=True)
+    found = run(ONLY_USED)
     assert said(found) == []
     assert found.report["summary"]["first_init"]["phase"] == "test"
-    assert said(run(ONLY_USED, "-v", "--gpu-leak-no-init-at-collection", apart=True)) == [
+    assert said(run(ONLY_USED, "-v", "--gpu-leak-no-init-at-collection")) == [
         "gpu-leak: cuda was first initialised in test_it.py::test_it, at test_it.py:4"
     ]
 
 
 @pytest.mark.usefixtures("project")
 def test_whether_a_device_is_available_initialises_nothing(run: Runner) -> None:
-    found = run("import torch.cuda\nassert torch.cuda.is_available()\ndef test_it(): pass\n", "-v", apart=True)
+    found = run("import torch.cuda\nassert torch.cuda.is_available()\ndef test_it(): pass\n", "-v")
     assert said(found) == []
     assert "first_init" not in found.report["summary"]
 
@@ -135,7 +144,7 @@ def test_whether_a_device_is_available_initialises_nothing(run: Runner) -> None:
 )
 def test_before_the_tests(run: Runner, project: Path, conftest: str, line: str) -> None:
     (project / "conftest.py").write_text(conftest)
-    found = run("def test_it(): pass\n", "--gpu-leak-no-init-at-collection", apart=True)
+    found = run("def test_it(): pass\n", "--gpu-leak-no-init-at-collection")
     expected = line.format_map(marked(project / "conftest.py"))
     assert said(found) == [f"gpu-leak: cuda was first initialised {expected}; forked processes cannot use it{FAILS}"]
     assert found.result.ret == 1
@@ -146,7 +155,7 @@ def test_a_conftest_of_a_folder(run: Runner, project: Path) -> None:
     (project / "tests").mkdir()
     (project / "tests/conftest.py").write_text("import app.kernels\n")
     (project / "tests/test_below.py").write_text("def test_below(): pass\n")
-    assert said(run("", apart=True)) == [
+    assert said(run("")) == [
         KERNELS_LINE.replace("while test_it.py was collected", "while tests/conftest.py was imported")
     ]
 
@@ -165,7 +174,7 @@ def test_a_conftest_that_switches_the_plugin_on(run: Runner, project: Path) -> N
     (project / "conftest.py").write_text(
         "import pytest\n@pytest.hookimpl(tryfirst=True)\ndef pytest_configure(config): config.option.gpu_leak = True\n"
     )
-    found = run(AT_COLLECTION, "-p", "no:cacheprovider", plugin="-s", apart=True)
+    found = run(AT_COLLECTION, "-p", "no:cacheprovider", plugin="-s")
     assert said(found) == [KERNELS_LINE]
 
 
@@ -232,7 +241,7 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_by_the_tests(run: Runner, project: Path, shape: str) -> None:
     suite, line = SHAPES[shape]
-    found = run(suite, "-v", "--gpu-leak-no-init-at-collection", apart=True)
+    found = run(suite, "-v", "--gpu-leak-no-init-at-collection")
     expected = line.format_map(marked(project / "test_it.py"))
     assert said(found) == [f"gpu-leak: cuda was first initialised {expected}"]
     assert found.result.ret == 0
@@ -268,7 +277,7 @@ def test_a_fork_does_not_report_for_its_parent(run: Runner) -> None:
     ids=["replaced", "reloaded", "without a queue"],
 )
 def test_a_torch_that_is_no_longer_its_own(run: Runner, suite: str) -> None:
-    found = run(suite + "\ndef test_it(): pass\n", "-v", "--gpu-leak-no-init-at-collection", apart=True)
+    found = run(suite + "\ndef test_it(): pass\n", "-v", "--gpu-leak-no-init-at-collection")
     assert (said(found), found.result.ret) == ([], 0)
     found.result.assert_outcomes(passed=1)
 
@@ -276,7 +285,7 @@ def test_a_torch_that_is_no_longer_its_own(run: Runner, suite: str) -> None:
 @pytest.mark.usefixtures("project")
 def test_a_call_that_was_taken_out_of_the_queue_is_told_without_its_line(run: Runner) -> None:
     suite = "import torch.cuda\ntorch.cuda._queued_calls.clear()\ntorch.cuda.init()\ndef test_it(): pass\n"
-    assert said(run(suite, apart=True)) == [
+    assert said(run(suite)) == [
         "gpu-leak: cuda was first initialised while the tests were collected; forked processes cannot use it"
     ]
 
@@ -301,9 +310,9 @@ def test_it_is_read_from_the_ini(run: Runner, project: Path, file: str, head: st
 
 @pytest.mark.usefixtures("project")
 def test_where_tests_are_only_collected(run: Runner) -> None:
-    found = run(AT_COLLECTION, "--collect-only", "--gpu-leak-no-init-at-collection", apart=True, report=False)
+    found = run(AT_COLLECTION, "--collect-only", "--gpu-leak-no-init-at-collection", report=False)
     assert (said(found), found.result.ret) == ([KERNELS_LINE + FAILS], 1)
-    found = run(AT_COLLECTION, "--collect-only", apart=True, report=False)
+    found = run(AT_COLLECTION, "--collect-only", report=False)
     assert (said(found), found.result.ret) == ([], 0)
 
 
@@ -318,13 +327,13 @@ def test_with_warn_it_fails_nothing_and_that_is_said(run: Runner) -> None:
 
 @pytest.mark.usefixtures("project")
 def test_without_the_switch_it_does_nothing(run: Runner) -> None:
-    found = run(AT_COLLECTION, "--gpu-leak-no-init-at-collection", plugin="--no-gpu-leak", report=False, apart=True)
+    found = run(AT_COLLECTION, "--gpu-leak-no-init-at-collection", plugin="--no-gpu-leak", report=False)
     assert (said(found), found.result.ret) == ([], 0)
 
 
 def test_a_bad_value(run: Runner, project: Path) -> None:
     (project / "pytest.ini").write_text("[pytest]\ngpu_leak_no_init_at_collection = maybe\n")
-    found = run("def test_it(): pass\n", report=False, apart=True)
+    found = run("def test_it(): pass\n", report=False)
     assert found.result.ret == pytest.ExitCode.USAGE_ERROR
     found.result.stderr.fnmatch_lines(
         ["*ini value gpu_leak_no_init_at_collection in *: 'maybe' is not accepted, only *"]
@@ -334,23 +343,10 @@ def test_a_bad_value(run: Runner, project: Path) -> None:
 @pytest.mark.usefixtures("project")
 def test_under_xdist_it_is_said_once(run: Runner) -> None:
     pytest.importorskip("xdist")
-    found = at_collection(run, "-p", "xdist", "-n2", "--gpu-leak-no-init-at-collection")
+    found = at_collection(run, "-p", "xdist", "-n2", "--gpu-leak-no-init-at-collection", apart=True)
     assert said(found) == [KERNELS_LINE + FAILS]
     assert found.result.ret == 1
     assert found.report["summary"]["first_init"]["worker"] == "gw0"
-
-
-@pytest.mark.usefixtures("project")
-def test_a_report_is_shown_and_merged_with_it(run: Runner, pytester: pytest.Pytester) -> None:
-    from pytest_gpuleak.cli.merge import merge_reports
-    from pytest_gpuleak.cli.output import render_report
-    from pytest_gpuleak.reports.json.read import read_report
-
-    found = at_collection(run)
-    report = read_report(pytester.path / "report.json")
-    merged = merge_reports([report])
-    assert merged.summary["first_init"] == report.summary["first_init"] == found.report["summary"]["first_init"]
-    assert KERNELS_LINE in render_report(merged, 0)
 
 
 REAL = """

@@ -50,8 +50,8 @@ def test_the_header_says_what_fails(run: Runner, options: tuple[str, ...], limit
     )
 
 
-def test_what_is_printed(run: Runner) -> None:
-    found = run(SUITE)
+def test_what_is_printed_and_written(run: Runner, pytester: pytest.Pytester) -> None:
+    found = run(SUITE, "--junitxml=junit.xml", "--gpu-leak-report=second.json")
     found.result.stdout.fnmatch_lines(
         [
             "gpu-leak: *",
@@ -66,11 +66,20 @@ def test_what_is_printed(run: Runner) -> None:
         ]
     )
     assert found.result.ret == pytest.ExitCode.TESTS_FAILED
+    check_report(found)
+    first, second = (json.loads((pytester.path / name).read_text()) for name in ("report.json", "second.json"))
+    assert first["tests"] == second["tests"]
+    suite = ElementTree.parse(pytester.path / "junit.xml").getroot().find("testsuite")
+    assert suite is not None
+    assert suite.attrib["errors"] == "3"
+    errors = [error.text or "" for error in suite.iter("error")]
+    assert all("GPU LEAK" in text and "test_it.KEPT" in text for text in errors)
 
 
-def test_verbose(run: Runner) -> None:
-    found = run(SUITE, "-v")
+def test_verbose_and_a_maximum_of_failures(run: Runner) -> None:
+    found = run(SUITE, "-v", "--maxfail=2")
     found.result.stdout.fnmatch_lines(["*test_leaks?0? LEAKED*"])
+    assert len(found.tests) == 2
 
 
 def test_a_clean_run_prints_one_line(run: Runner) -> None:
@@ -102,11 +111,8 @@ def check_report(found: Run) -> None:
             assert test["findings"][0]["kind"] == "growing"
 
 
-def test_the_report_is_valid(run: Runner) -> None:
-    check_report(run(SUITE))
-
-
-@pytest.mark.parametrize("distribution", ["load", "loadfile", "worksteal", "each"])
+# Groups, and files, which are scheduled alike: tests/acceptance/journal/test_workers.py.
+@pytest.mark.parametrize("distribution", ["load", "worksteal", "each"])
 def test_under_xdist(run: Runner, distribution: str) -> None:
     pytest.importorskip("xdist")
     tx = ["--tx", "2*popen"] if distribution == "each" else ["-n2"]
@@ -156,18 +162,16 @@ def test_a_bad_marker_under_xdist(run: Runner) -> None:
         apart=True,
     )
     assert found.result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "tensor" in found.result.stderr.str() + found.result.stdout.str()
+    (error,) = [line for line in found.result.errlines if line.startswith("ERROR: ")]
+    assert error.startswith("ERROR: pytest.mark.gpu_leak: unknown argument tensor=1, accepted are: ")
     assert "INTERNALERROR" not in found.result.stdout.str()
+    assert "Traceback" not in found.result.stderr.str()
 
 
 def test_exit_first(run: Runner) -> None:
     found = run(SUITE, "-x")
     assert (found.result.ret, len(found.tests)) == (1, 1)
     found.result.stdout.fnmatch_lines(["*stopping after 1 failures*"])
-
-
-def test_maximum_of_failures(run: Runner) -> None:
-    assert len(run(SUITE, "--maxfail=2").tests) == 2
 
 
 def test_last_failed(run: Runner, pytester: pytest.Pytester) -> None:
@@ -188,21 +192,12 @@ def test_collect_only(run: Runner) -> None:
     found.result.stdout.no_fnmatch_line("gpu-leak: *clean*")
 
 
-@pytest.mark.parametrize("option", ["--setup-only", "--setup-plan", "--setup-show", "--pdb", "--co", "-s", "--tb=no"])
-def test_with_other_options(run: Runner, option: str) -> None:
-    found = run(SUITE, option, apart=True)
+@pytest.mark.parametrize("options", ["--setup-only", "--setup-plan", "--setup-show --pdb -s --tb=no"])
+def test_with_other_options(run: Runner, options: str) -> None:
+    found = run(SUITE, *options.split(), apart=True)
     assert found.result.ret in (0, 1)
     assert "INTERNALERROR" not in found.result.stdout.str()
     assert "switched off" not in found.result.stdout.str()
-
-
-def test_junit(run: Runner, pytester: pytest.Pytester) -> None:
-    run(SUITE, "--junitxml=junit.xml")
-    suite = ElementTree.parse(pytester.path / "junit.xml").getroot().find("testsuite")
-    assert suite is not None
-    assert suite.attrib["errors"] == "3"
-    errors = [error.text or "" for error in suite.iter("error")]
-    assert all("GPU LEAK" in text and "test_it.KEPT" in text for text in errors)
 
 
 def test_reruns_make_one_record_an_attempt(run: Runner) -> None:
@@ -228,17 +223,12 @@ def test_reruns_make_one_record_an_attempt(run: Runner) -> None:
     assert found.result.ret == 0
 
 
-@pytest.mark.parametrize(
-    ("path", "word"),
-    [("folder.json/file.txt/r.json", "file"), ("r.txt", ".json"), (".", "folder"), ("folder.json", "folder")],
-)
-def test_a_bad_report_path_is_a_usage_error(run: Runner, pytester: pytest.Pytester, path: str, word: str) -> None:
-    pytester.mkdir("folder.json").joinpath("file.txt").touch()
-    found = run(SUITE, f"--gpu-leak-report={path}")
+def test_a_bad_report_path_is_a_usage_error(run: Runner) -> None:
+    found = run(SUITE, "--gpu-leak-report=r.txt")
     assert found.result.ret == pytest.ExitCode.USAGE_ERROR
     error = found.result.stderr.str()
     assert "--gpu-leak-report" in error
-    assert word in error
+    assert ".json" in error
 
 
 def test_a_report_that_cannot_be_written_at_the_end(run: Runner, pytester: pytest.Pytester) -> None:
@@ -255,12 +245,6 @@ def test_a_report_that_cannot_be_written_at_the_end(run: Runner, pytester: pytes
     found.result.assert_outcomes(passed=1)
     found.result.stdout.fnmatch_lines(["gpu-leak: the report *late.json could not be written: *"])
     assert found.verdicts == {"test_it": "clean"}
-
-
-def test_several_reports(run: Runner, pytester: pytest.Pytester) -> None:
-    run(SUITE, "--gpu-leak-report=second.json")
-    first, second = (json.loads((pytester.path / name).read_text()) for name in ("report.json", "second.json"))
-    assert first["tests"] == second["tests"]
 
 
 def test_markers(run: Runner) -> None:
@@ -478,23 +462,22 @@ def test_installed_and_off_loads_exactly_these_modules(pytester: pytest.Pytester
     assert loaded_modules(pytester, *options) == sorted(["pytest_gpuleak", *OFF])
 
 
-def test_a_clean_run_loads_nothing_of_what_suspects_and_reports_take(pytester: pytest.Pytester) -> None:
-    loaded = loaded_modules(pytester, "--gpu-leak")
-    assert "session.run" in loaded
-    assert [name for name in loaded if name.startswith(("torch", *LATER))] == []
-
-
 UNUSED = {"cupy": ("framework",), "mlx": ("framework",)}
 """The modules of an adapter folder that a run loads whose tests have not imported the framework."""
 
 
-@pytest.mark.parametrize(("framework", "unused"), UNUSED.items())
-def test_a_run_that_does_not_use_a_framework_loads_exactly_these_modules_of_it(
-    pytester: pytest.Pytester, framework: str, unused: tuple[str, ...]
+def test_a_clean_run_loads_nothing_of_what_suspects_reports_and_unused_frameworks_take(
+    pytester: pytest.Pytester,
 ) -> None:
-    folder = f"adapters.{framework}"
-    loaded = [name for name in loaded_modules(pytester, "--gpu-leak") if name.startswith(folder)]
-    assert loaded == [folder, *(f"{folder}.{name}" for name in unused)]
+    loaded = loaded_modules(pytester, "--gpu-leak")
+    assert "session.run" in loaded
+    assert [name for name in loaded if name.startswith(("torch", *LATER))] == []
+    for framework, unused in UNUSED.items():
+        folder = f"adapters.{framework}"
+        assert [name for name in loaded if name.startswith(folder)] == [
+            folder,
+            *(f"{folder}.{name}" for name in unused),
+        ]
 
 
 def test_torch_is_never_imported_by_the_plugin(run: Runner) -> None:
