@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,6 +14,8 @@ import pytest
 from pytest_gpuleak.explain.hints.order import ORDER
 from pytest_gpuleak.model.codes.table import CODES, TOPICS, page
 from pytest_gpuleak.model.findings import KIND_CODES, FindingKind
+
+Examples = Callable[[set[str]], dict[str, list[dict[str, Any]]]]
 
 ROOT = Path(__file__).resolve().parents[3]
 KINDS = {code: kind for kind, code in KIND_CODES.items()}
@@ -70,28 +71,28 @@ def test_the_libraries_named_are_those_of_the_page_on_real_leaks() -> None:
         assert any(f"| {sighting.release.partition(' (')[0]} |" in row for row in rows), sighting
 
 
-def _run(folder: Path, codes: set[str]) -> dict[str, list[dict[str, Any]]]:
-    """Run the examples of these codes; the findings of each test file by its name."""
-    for code in codes:
-        for name, text in (("leaks", CODES[code].leaks), ("fixed", CODES[code].fixed)):
-            on_device = text.replace('"cuda"', '"simgpu:0"')
-            (folder / f"test_{code}_{name}.py").write_text(on_device, encoding="utf-8")
-    (folder / "conftest.py").write_text(SIMULATED, encoding="utf-8")
-    names = ("benchmark", "pytest_cov", "flaky", "syrupy", "rerunfailures", "cacheprovider", "hypothesispytest")
-    plugins = [option for name in names for option in ("-p", f"no:{name}")]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--rootdir=.", *plugins, "--gpu-leak", "--gpu-leak-report=report.json"],
-        cwd=folder, env={**kept, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (folder / "report.json").exists(), done.stdout + done.stderr
-    found: dict[str, list[dict[str, Any]]] = {}
-    for test in json.loads((folder / "report.json").read_text("utf-8"))["tests"]:
-        finding = found.setdefault(test["nodeid"].partition(".py")[0].removeprefix("test_"), [])
-        assert test["verdict"] != "unchecked" or test["findings"], (test["nodeid"], done.stdout)
-        finding += test["findings"]
-    assert len(found) == 2 * len(codes), done.stdout
-    return found
+@pytest.fixture
+def run_examples(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Examples:
+    """Runs the examples of these codes in a process of its own; the findings of each test file by its name."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+    (pytester.path / "conftest.py").write_text(SIMULATED, encoding="utf-8")
+
+    def run(codes: set[str]) -> dict[str, list[dict[str, Any]]]:
+        for code in codes:
+            for name, text in (("leaks", CODES[code].leaks), ("fixed", CODES[code].fixed)):
+                on_device = text.replace('"cuda"', '"simgpu:0"')
+                (pytester.path / f"test_{code}_{name}.py").write_text(on_device, encoding="utf-8")
+        options = ["--rootdir=.", "-p", "no:cacheprovider", "--gpu-leak", "--gpu-leak-report=report.json"]
+        output = pytester.runpytest_subprocess("-q", *options).stdout.str()
+        found: dict[str, list[dict[str, Any]]] = {}
+        for test in json.loads((pytester.path / "report.json").read_text("utf-8"))["tests"]:
+            finding = found.setdefault(test["nodeid"].partition(".py")[0].removeprefix("test_"), [])
+            assert test["verdict"] != "unchecked" or test["findings"], (test["nodeid"], output)
+            finding += test["findings"]
+        assert len(found) == 2 * len(codes), output
+        return found
+
+    return run
 
 
 def _wrong(found: dict[str, list[dict[str, Any]]], codes: set[str]) -> dict[str, Any]:
@@ -108,23 +109,25 @@ def _wrong(found: dict[str, list[dict[str, Any]]], codes: set[str]) -> dict[str,
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_the_examples_leak_by_their_pattern_and_are_clean_once_fixed(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("forked")
+def test_the_examples_leak_by_their_pattern_and_are_clean_once_fixed(run_examples: Examples) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     codes = set(CODES) - OF_A_PROCESS - NEED_CUDA - set(OF_FRAMEWORKS)
-    assert _wrong(_run(tmp_path, codes), codes) == {}
+    assert _wrong(run_examples(codes), codes) == {}
 
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("code", sorted(OF_A_PROCESS))
-def test_an_example_with_a_process_of_its_own(code: str, tmp_path: Path) -> None:
+def test_an_example_with_a_process_of_its_own(code: str, run_examples: Examples) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    assert _wrong(_run(tmp_path, {code}), {code}) == {}
+    assert _wrong(run_examples({code}), {code}) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", sorted(set(OF_FRAMEWORKS.values())))
-def test_examples_of_other_frameworks(framework: str, tmp_path: Path) -> None:
+def test_examples_of_other_frameworks(framework: str, run_examples: Examples) -> None:
     pytest.importorskip(framework, reason=f"{framework} is not installed")
     codes = {code for code, needed in OF_FRAMEWORKS.items() if needed == framework}
-    assert _wrong(_run(tmp_path, codes), codes) == {}
+    assert _wrong(run_examples(codes), codes) == {}

@@ -60,29 +60,35 @@ def test_the_reference_is_current() -> None:
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_the_first_five_minutes_are_as_they_are_told(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("forked")
+def test_the_first_five_minutes_are_as_they_are_told(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     blocks = BLOCK.findall((DOCS / "index.md").read_text("utf-8"))
     (test,) = [code for language, code in blocks if language == "python"]
     (change,) = [code for language, code in blocks if language == "diff"]
     before, after = (line[1:] for line in change.splitlines())
     assert before in test
-    assert _run(tmp_path, test.replace(before, after)) == (0, "0 leaked, 1 clean")
-    status, output = _run(tmp_path, test, last=False)
-    assert status == 1
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+    fixed = _run(pytester, test.replace(before, after))
+    assert (fixed.ret, counts(fixed)) == (0, "0 leaked, 1 clean")
+    leaks = _run(pytester, test)
+    assert leaks.ret == 1
+    output = " ".join(leaks.stdout.str().split())
     for shown in [code for language, code in blocks if language == "text"]:
         assert " ".join(shown.split()) in output
 
 
-def _run(folder: Path, test: str, *, last: bool = True) -> tuple[int, str]:
-    """Run the test; its status, and the counts or all of the output with one blank between words."""
-    (folder / "test_train.py").write_text(test, encoding="utf-8")
+def _run(pytester: pytest.Pytester, test: str) -> pytest.RunResult:
+    (pytester.path / "test_train.py").write_text(test, encoding="utf-8")
     plugins = [option for name in OFF for option in ("-p", f"no:{name}")]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--rootdir=.", *plugins, "--gpu-leak", "test_train.py"],
-        cwd=folder, env={**kept, "COLUMNS": "80", "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    counts = re.search(r"^gpu-leak: (\d+ leaked, \d+ clean)", done.stdout, re.MULTILINE)
-    assert counts is not None, done.stdout + done.stderr
-    return done.returncode, counts[1] if last else " ".join(done.stdout.split())
+    return pytester.runpytest_subprocess("--rootdir=.", *plugins, "--gpu-leak", "test_train.py")
+
+
+def counts(done: pytest.RunResult) -> str:
+    """Return how many tests leaked and were clean."""
+    found = re.search(r"^gpu-leak: (\d+ leaked, \d+ clean)", done.stdout.str(), re.MULTILINE)
+    assert found is not None, done.stdout.str()
+    return found[1]

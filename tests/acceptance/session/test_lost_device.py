@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
+
+from pytest_gpuleak.cli import main
+from pytest_gpuleak.cli.merge import merge_reports
+from pytest_gpuleak.reports.json.read import read_report
 
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
@@ -50,13 +55,9 @@ def lines_on(found: Run) -> list[str]:
     return [line for line in found.result.outlines if "stopped answering" in line]
 
 
-@pytest.fixture
-def lost(run: Runner) -> Run:
+def test_later_tests_are_unchecked_and_one_line_and_the_reports_say_why(run: Runner, pytester: pytest.Pytester) -> None:
     pytest.importorskip("torch")
-    return run(SUITE, "-rA", apart=True)
-
-
-def test_later_tests_are_unchecked_with_the_reason(lost: Run) -> None:
+    lost = run(SUITE, "-rA", apart=True)
     lost.result.assert_outcomes(passed=3, failed=2, skipped=1)
     assert {name: (test["verdict"], test["why_unchecked"]) for name, test in lost.tests.items()} == {
         "test_leaks": ("leaked", None),
@@ -68,8 +69,6 @@ def test_later_tests_are_unchecked_with_the_reason(lost: Run) -> None:
     }
     assert lost.holder("test_leaks") == "test_it.KEPT[0]"
 
-
-def test_one_line_names_the_last_test_after_which_it_answered(lost: Run) -> None:
     last = "last test after which it answered: test_it.py::test_healthy"
     assert lines_on(lost) == [f"gpu-leak: {REASON}; {last}; later tests are not checked"]
     assert "failed:" not in "".join(line for line in lost.result.outlines if line.startswith("gpu-leak:"))
@@ -86,6 +85,12 @@ def test_one_line_names_the_last_test_after_which_it_answered(lost: Run) -> None
             "worker": "main",
         }
     ]
+
+    path = pytester.path / "report.json"
+    shown = CliRunner().invoke(main, ["show", str(path)])
+    assert [line for line in shown.output.splitlines() if "stopped answering" in line] == lines_on(lost)
+    report = read_report(path)
+    assert len(merge_reports([report, report]).summary["lost_devices"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -184,17 +189,3 @@ def test_clean_up_after_failed_tests_does_not_ask_the_device(run: Runner) -> Non
     found = run(SUITE, "--gpu-leak-clean", apart=True)
     assert len(lines_on(found)) == 1
     found.result.stdout.no_fnmatch_line("*could not clean up*")
-
-
-def test_a_report_is_read_shown_and_merged(lost: Run, pytester: pytest.Pytester) -> None:
-    from click.testing import CliRunner
-
-    from pytest_gpuleak.cli import main
-    from pytest_gpuleak.cli.merge import merge_reports
-    from pytest_gpuleak.reports.json.read import read_report
-
-    path = pytester.path / "report.json"
-    shown = CliRunner().invoke(main, ["show", str(path)])
-    assert [line for line in shown.output.splitlines() if "stopped answering" in line] == lines_on(lost)
-    report = read_report(path)
-    assert len(merge_reports([report, report]).summary["lost_devices"]) == 2
