@@ -10,7 +10,11 @@ import pytest
 
 # Not `pytest.mark.torch`: that imports it into this process too, which takes seconds.
 no_torch = importlib.util.find_spec("torch") is None
-pytestmark = [pytest.mark.skipif(no_torch, reason="torch is not installed for this Python"), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.skipif(no_torch, reason="torch is not installed for this Python"),
+    pytest.mark.slow,
+    pytest.mark.usefixtures("forked"),
+]
 
 SECTION = "what filled the memory at its peak, recorded in a re-run after teardown"
 SOURCE = """

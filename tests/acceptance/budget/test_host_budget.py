@@ -189,6 +189,7 @@ def test_it_is_switched_off(run: Runner) -> None:
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_one_number_in_each_order(run: Runner, pytester: pytest.Pytester) -> None:
     """The first test that multiplies loads libraries and caches, and others leave memory free."""
     source = """

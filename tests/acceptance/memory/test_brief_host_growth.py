@@ -117,6 +117,7 @@ def test_without_a_re_run_the_only_run_is_settled(run: Runner) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("forked")
 def test_gradients_that_no_code_has_read_are_found(run: Runner) -> None:
     found = run(
         BRIEF

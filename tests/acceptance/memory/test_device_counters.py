@@ -120,6 +120,7 @@ def simulated(run: Runner) -> Run:
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_suite_on_a_simulated_accelerator(simulated: Run) -> None:
     simulated.result.assert_outcomes(passed=16)
     kinds = {
@@ -170,6 +171,7 @@ def test_a_suite_on_a_simulated_accelerator(simulated: Run) -> None:
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_device_that_is_lost_in_mid_run(run: Runner) -> None:
     pytest.importorskip("torch")
     found = run(

@@ -369,6 +369,7 @@ def test_mapped_files(run: Runner) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("forked")
 def test_memory_shared_with_torch_is_counted_once(run: Runner) -> None:
     pytest.importorskip("torch")
     found = run(
