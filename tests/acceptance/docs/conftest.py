@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import STAND_IN
+from tests.conftest import OFF, STAND_IN
 from tests.support.pages import ROOT
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ import pytest
 def test_{name}():
     pass
 """
-INI = "[pytest]\nmarkers = quick\naddopts = -p no:cacheprovider -p no:hypothesispytest -p no:randomly\n"
+ALONE = " ".join(["-p no:cacheprovider -p no:hypothesispytest -p no:randomly -p no:rerunfailures", *OFF])
+"""Without other plugins: to load them takes a third of a run of one test."""
+INI = f"[pytest]\nmarkers = quick\naddopts = {ALONE}\n"
 
 
 def write_suite(folder: Path) -> None:

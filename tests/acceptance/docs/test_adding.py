@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from tests.conftest import OFF
+
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
@@ -86,7 +88,18 @@ def run_tests(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     guard = folder / "check_copy.py"
     guard.write_text(f"import pytest_gpuleak\nassert pytest_gpuleak.__file__.startswith({str(folder)!r})\n")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:hypothesispytest", "-p", "check_copy"]
+    options = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:randomly",
+        "-p",
+        "no:hypothesispytest",
+        "-p",
+        "check_copy",
+        *OFF,
+    ]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, *arguments],
         cwd=folder,

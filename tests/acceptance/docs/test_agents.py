@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.session.options import OPTIONS
+from tests.acceptance.docs.conftest import ALONE
 from tests.conftest import STAND_IN
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def test_clean():
 def shell(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
     """Runs a command in a checkout with one leak, whose way from the global takes several references."""
     (tmp_path / "conftest.py").write_text(textwrap.dedent(STAND_IN))
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider -p no:randomly\n")
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\naddopts = {ALONE}\n")
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "test_app.py").write_text(TESTS)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
