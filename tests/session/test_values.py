@@ -110,8 +110,8 @@ def test_native_toml(ini: str, value: object, said: str) -> None:
 class Hostile:
     """Fails whatever looks at it."""
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
         raise RuntimeError
 
     def __repr__(self) -> str:
