@@ -2,10 +2,10 @@
 
     python benchmarks/random_verdicts.py --seeds 10                      # suites of 24 kinds each, in all modes but `alone`
     python benchmarks/random_verdicts.py --kinds all --modes default,alone
-    python benchmarks/random_verdicts.py --kinds cases
+    python benchmarks/random_verdicts.py --kinds ordered                 # those that rest on the order of their tests
     python benchmarks/random_verdicts.py --kinds 'losses,queue emptied'  # these kinds as one suite
 
-The kinds and modes are in tests/verdicts. Prints what is wrong, what differs between modes, and a summary line. The exit
+The kinds are in tests/planted, the modes in tests/verdicts. Prints what is wrong, what differs between modes, and a summary line. The exit
 status is 0 where every verdict is right in every mode.
 """
 
@@ -19,8 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.verdicts.cases import CASES
-from tests.verdicts.kinds import KINDS
+from tests.planted.table import KINDS
 from tests.verdicts.modes import IN_ORDER, MAY_END_FIXTURES, OPTIONS, faults, run_mode
 from tests.verdicts.suites import Suite, draw_suite, suite_of
 
@@ -65,12 +64,12 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="the first seed (%(default)s)")
     parser.add_argument("--tests", type=int, default=24, help="kinds in each (%(default)s)")
     parser.add_argument("--modes", default=",".join(mode for mode in OPTIONS if mode != "alone"), help="%(default)s")
-    parser.add_argument("--kinds", help="instead of random suites: all, cases, or names of kinds, with commas")
+    parser.add_argument("--kinds", help="instead of random suites: all, ordered, or names of kinds, with commas")
     options = parser.parse_args()
-    if options.kinds == "cases":
-        suites = [(suite, 0) for suite in CASES]
-    elif options.kinds:
-        chosen = list(KINDS) if options.kinds == "all" else options.kinds.split(",")
+    if options.kinds:
+        chosen = options.kinds.split(",")
+        if options.kinds in ("all", "ordered"):
+            chosen = [name for name, kind in KINDS.items() if kind.ordered == (options.kinds == "ordered")]
         parts = [chosen[start : start + AT_ONCE] for start in range(0, len(chosen), AT_ONCE)]
         suites = [(suite_of("kinds", [KINDS[name] for name in part]), options.first) for part in parts]
     else:

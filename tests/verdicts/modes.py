@@ -40,10 +40,10 @@ if MODE == "clock":  # a test of 1.2 s then takes 48 s of this clock: below the 
 def pytest_collection_modifyitems(items):
     if MODE == "reversed":
         items.reverse()
-    elif MODE == "shuffled":  # but for the last test, which nothing is to be learned of: no wider fixture goes before it
-        shuffled = items[:-1]
-        random.Random(int(ARGUMENT)).shuffle(shuffled)
-        items[:-1] = shuffled
+    elif MODE == "shuffled":  # within its file, whose last test ends its fixtures: nothing is to be learned of that one
+        order, last = random.Random(int(ARGUMENT)), {item.path: item for item in items}
+        draws = {item: 1 if item is last[item.path] else order.random() for item in items}
+        items.sort(key=lambda item: (item.path, draws[item]))
     elif MODE == "last":  # a leaking test, drawn from the seed, becomes the last one
         leaking = [item for item in items if "leaks" in item.name] or items
         chosen = leaking[int(ARGUMENT) % len(leaking)]
@@ -84,7 +84,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "last": (),
     "load": (),
     "clock": (),
-    "crowd": ("test_a_crowd.py", "test_suite.py"),
+    "crowd": ("test_a_crowd.py",),
     "workers": ("-p", "xdist", "-n2"),
     "alone": (),
 }
@@ -137,12 +137,13 @@ def run_mode(suite: Suite, folder: Path, mode: str, seed: int = 0) -> Verdicts:
     suite.write(folder)
     (folder / "verdicts_plugin.py").write_text(PLUGIN)
     (folder / "test_a_crowd.py").write_text(CROWD)
+    files = tuple(suite.files)
     if mode != "alone":
         with _busy(BUSY_PROCESSES if mode == "load" else 0):
-            return _run(folder, mode, str(seed))
+            return _run(folder, files, mode, str(seed))
     found = Verdicts({}, set())
-    for test in _names(folder):
-        one = _run(folder, mode, test)
+    for test in _names(folder, files):
+        one = _run(folder, files, mode, test)
         found.tests |= one.tests
         found.fixtures |= one.fixtures
         found.trouble = found.trouble or one.trouble
@@ -172,7 +173,8 @@ def faults(suite: Suite, mode: str, found: Verdicts) -> dict[str, str]:
                 else "wrong"
             )
             wrong[test] = f"{word}: {verdict} instead of {expected}: {suite.kind_of(test)}"
-    leaking = set(re.findall(r"^@pytest\.fixture.*\ndef (\w*leaks\w*)\(", suite.module, re.MULTILINE))
+    sources = "\n".join(suite.files.values())
+    leaking = set(re.findall(r"^@pytest\.fixture.*\ndef (\w*leaks\w*)\(", sources, re.MULTILINE))
     for name in leaking ^ found.fixtures:
         wrong[name] = "fixture: " + ("false alarm" if name in found.fixtures else "missed")
     return wrong
@@ -183,13 +185,13 @@ def expected_verdict(test: str) -> str:
     return next((verdict for word, verdict in WORDS.items() if word in test), "passes")
 
 
-def _run(folder: Path, mode: str, argument: str) -> Verdicts:
+def _run(folder: Path, files: tuple[str, ...], mode: str, argument: str) -> Verdicts:
     junit, report = folder / "junit.xml", folder / "report.json"
     for path in (junit, report):
         path.unlink(missing_ok=True)
-    options = ["--junitxml=junit.xml", "--gpu-leak", *OPTIONS[mode]]
+    options = ["--junitxml=junit.xml", "--gpu-leak", *OPTIONS[mode], *files]
     try:
-        done = _pytest(folder, options, mode, argument, tests=() if mode == "crowd" else ("test_suite.py",))
+        done = _pytest(folder, options, mode, argument)
     except subprocess.TimeoutExpired:
         return Verdicts({}, set(), f"{mode}: not ended after {LIMIT_S} s")
     if not junit.exists():
@@ -223,15 +225,13 @@ def read_junit(path: Path) -> dict[str, str]:
     return verdicts
 
 
-def _names(folder: Path) -> list[str]:
+def _names(folder: Path, files: tuple[str, ...]) -> list[str]:
     """Return the names of the suite's tests."""
-    done = _pytest(folder, ["--collect-only"], "default", "", tests=("test_suite.py",))
+    done = _pytest(folder, ["--collect-only", *files], "default", "")
     return [line.rpartition("::")[2] for line in done.stdout.splitlines() if "::" in line]
 
 
-def _pytest(
-    folder: Path, options: list[str], mode: str, argument: str, tests: tuple[str, ...]
-) -> subprocess.CompletedProcess[str]:
+def _pytest(folder: Path, options: list[str], mode: str, argument: str) -> subprocess.CompletedProcess[str]:
     paths = (str(folder), os.environ.get("PYTHONPATH") or str(ROOT))
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GITHUB_", "GITLAB_"))},
@@ -243,7 +243,7 @@ def _pytest(
     }
     plugins = ["-p", "verdicts_plugin", "-p", "pytest_gpuleak.plugin", "-p", "no:cacheprovider", "-W", "ignore"]
     return subprocess.run(
-        [sys.executable, "-B", "-m", "pytest", "-q", *plugins, *options, *tests],
+        [sys.executable, "-B", "-m", "pytest", "-q", *plugins, *options],
         cwd=folder,
         env=environment,
         capture_output=True,

@@ -6,11 +6,11 @@ import dataclasses
 from random import Random
 from typing import TYPE_CHECKING
 
-from tests.verdicts.kind import HEAD, Kind
-from tests.verdicts.kinds import KINDS
+from tests.planted.kind import HEAD, Kind
+from tests.planted.table import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 SIZES = (8, 100, 100, 100, 3000)
@@ -34,18 +34,18 @@ def pytest_gpuleak_settle():
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """A module of tests, whose names tell their verdicts (see `Kind`).
+    """Test files, whose tests' names tell their verdicts (see `Kind`).
 
     Attributes:
         name: what it is called in a message.
-        module: the module's source.
+        files: their sources by name.
         conftest: that of the conftest.py.
         ordered: whether the verdicts hold in this order alone: what a test leaves is charged to the first that does.
         kinds: what each number in a test's name stands for.
     """
 
     name: str
-    module: str
+    files: Mapping[str, str]
     conftest: str = CONFTEST
     ordered: bool = False
     kinds: tuple[str, ...] = ()
@@ -54,10 +54,11 @@ class Suite:
         """Write the suite's files into a folder that exists."""
         (folder / "pytest.ini").write_text("[pytest]\n")
         (folder / "conftest.py").write_text(self.conftest)
-        (folder / "test_suite.py").write_text(self.module)
+        for name, source in self.files.items():
+            (folder / name).write_text(source)
 
     def kind_of(self, test: str) -> str:
-        """Return the name of the kind that a test belongs to; empty where the suite was written by hand."""
+        """Return the name of the kind that a test belongs to; empty: none."""
         number = test.removeprefix("test_").partition("_")[0].partition("[")[0]
         return self.kinds[int(number)] if number.isdecimal() and int(number) < len(self.kinds) else ""
 
@@ -73,7 +74,7 @@ def draw_suite(seed: int, count: int) -> Suite:
     Each kind is drawn once before any is drawn twice. Half of the suite leaks, more or less.
     """
     random = Random(seed)
-    names = list(KINDS)
+    names = [name for name, kind in KINDS.items() if not kind.ordered]
     drawn: list[str] = []
     while len(drawn) < count:
         drawn += random.sample(names, min(len(names), count - len(drawn)))
@@ -86,7 +87,10 @@ def draw_suite(seed: int, count: int) -> Suite:
 
 
 def _made(name: str, kinds: Sequence[Kind], parts: Sequence[str]) -> Suite:
-    commented = [f"# {kind.name}\n{part}" for kind, part in zip(kinds, parts, strict=True)]
+    common = [f"# {kind.name}\n{part}" for kind, part in zip(kinds, parts, strict=True) if not kind.file]
+    ends = ("def test_first():\n    pass\n", "def test_last():\n    pass\n")
+    files = {"test_common.py": "\n\n".join((HEAD, ends[0], *common, ends[1]))} if common else {}
+    files |= {f"test_{number}.py": parts[number] for number, kind in enumerate(kinds) if kind.file}
     conftest = "".join(kind.fill_conftest(number) for number, kind in enumerate(kinds))
-    module = "\n\n".join((HEAD, "def test_first():\n    pass\n", *commented, "def test_last():\n    pass\n"))
-    return Suite(name, module, CONFTEST + conftest, kinds=tuple(kind.name for kind in kinds))
+    ordered = any(kind.ordered for kind in kinds)
+    return Suite(name, files, CONFTEST + conftest, ordered, tuple(kind.name for kind in kinds))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.verdicts.kind import Kind, clean, leak, simple
+from tests.planted.kind import Kind, clean, leak, simple
 
 WEIGHT = "W$n = torch.ones(100, requires_grad=True)"
 LAYER = "M$n = torch.nn.Linear(8, 8)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import re
 import string
 from typing import Literal
 
@@ -60,6 +61,8 @@ class Kind:
             ``$pause`` is a statement that takes time; ``$many`` and ``$each`` stand where the test may be parametrized.
         conftest: a template of a part of the conftest.py.
         needs: a module without which the tests cannot run; empty: none.
+        file: whether the source is a file of its own, as a user writes it: no template.
+        ordered: whether the verdicts hold in the source's order alone: what a test leaves is charged to the first that does.
     """
 
     name: str
@@ -67,6 +70,8 @@ class Kind:
     source: str
     conftest: str = ""
     needs: str = ""
+    file: bool = False
+    ordered: bool = False
 
     @property
     def leaks(self) -> bool:
@@ -79,7 +84,7 @@ class Kind:
         return not self.needs or importlib.util.find_spec(self.needs) is not None
 
     def fill(self, number: int, array: str = "torch.ones(100)", pause: float = 0.0, count: int = 1) -> str:
-        """Return the source of a part of a test module.
+        """Return the source of a part of a test module, or of a file of its own.
 
         Args:
             number: of the part, unique in the suite.
@@ -87,6 +92,8 @@ class Kind:
             pause: seconds that a test takes beside its work.
             count: into how many tests a test is parametrized, where its kind allows that.
         """
+        if self.file:
+            return re.sub(r"\bdef test_", f"def test_{number}_", self.source)
         many = f"@pytest.mark.parametrize('i', range({count}))\n" if count > 1 else ""
         return string.Template(self.source).substitute(
             n=number, array=array, pause=f"time.sleep({pause})", many=many, each="i, " if count > 1 else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.verdicts.kind import Kind, clean, leak, simple
+from tests.planted.kind import Kind, clean, leak, simple
 
 TRAINER = """
 @pytest.fixture(scope="$scope")
@@ -33,14 +33,14 @@ FIXTURES: tuple[Kind, ...] = (
         )
         for scope in ("module", "session")
     ),
-    Kind(
-        "tests share a fixture that keeps the last trainer",
-        "each replaces what the one before has left",
-        TRAINER.replace("$scope", "session")
-        + "\n".join(
-            f"\ndef test_${{n}}_{name}(fix_$n):\n    $pause\n    fit_$n(fix_$n, {batch})\n"
-            for name, batch in (("a", 4), ("b", 8))
-        ),
+    *(
+        Kind(
+            f"tests share a {scope}'s fixture that keeps the last trainer",
+            "each replaces what the one before has left",
+            TRAINER.replace("$scope", scope)
+            + "\n@pytest.mark.parametrize('i', range(4))\ndef test_${n}(fix_$n, i):\n    $pause\n    fit_$n(fix_$n, 4 + i)\n",
+        )
+        for scope in ("module", "session")
     ),
     Kind(
         "fixture keeps the last trainer and every batch",

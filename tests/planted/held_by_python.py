@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.verdicts.kind import Kind, clean, leak
+from tests.planted.kind import Kind, clean, leak
 
 KINDS: tuple[Kind, ...] = (
     leak("list", "G$n = []", "G$n.append($array)", "each run leaves an array more"),
