@@ -69,7 +69,8 @@ def main() -> None:
     if options.kinds:
         chosen = options.kinds.split(",")
         if options.kinds in ("all", "ordered"):
-            chosen = [name for name, kind in KINDS.items() if kind.ordered == (options.kinds == "ordered")]
+            ordered = options.kinds == "ordered"
+            chosen = [name for name, kind in KINDS.items() if kind.ordered == ordered and not kind.apart]
         parts = [chosen[start : start + AT_ONCE] for start in range(0, len(chosen), AT_ONCE)]
         suites = [(suite_of("kinds", [KINDS[name] for name in part]), options.first) for part in parts]
     else:

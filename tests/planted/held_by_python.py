@@ -7,6 +7,8 @@ from tests.planted.kind import Kind, clean, leak
 KINDS: tuple[Kind, ...] = (
     leak("list", "G$n = []", "G$n.append($array)", "each run leaves an array more"),
     leak("dict by a counter", "G$n = {}", "G$n[len(G$n)] = $array", "each run leaves an array more"),
+    leak("set", "G$n = set()", "G$n.add($array)", "each run leaves an array more"),
+    leak("several at once", "G$n = []", "G$n.extend($array for _ in range(7))", "each run leaves seven more"),
     clean("dict by a constant", "G$n = {}", "G$n['x'] = $array", "the second run replaces the first one's array"),
     clean("slot of all tests", "", "STATE['last'] = $array", "the second run replaces the first one's array"),
     clean(
@@ -84,6 +86,27 @@ KINDS: tuple[Kind, ...] = (
     clean("two slots in turn", "G$n = [$array, $array]", "G$n[:] = [G$n[1], $array]", "the older of two goes"),
     leak("class attribute", "class C$n:\n    seen = []", "C$n().seen.append($array)", "a class holds all"),
     clean("class attribute replaced", "class C$n:\n    last = None", "C$n.last = $array", "the class holds the last"),
+    clean("function's attribute replaced", "def f$n():\n    pass", "f$n.last = $array", "the function holds the last"),
+    clean("global name", "G$n = None", "global G$n\nG$n = $array", "the second run replaces the first one's array"),
+    leak(
+        "objects with slots",
+        "G$n = []\nclass C$n:\n    __slots__ = ('kept',)\n    def __init__(self, kept):\n        self.kept = kept",
+        "G$n.append(C$n($array))",
+        "each run leaves an object more",
+    ),
+    leak("classes", "G$n = []", "G$n.append(type('C', (), {'kept': $array}))", "a registry keeps each"),
+    leak(
+        "modules",
+        "C$n = itertools.count()",
+        "import sys\nm = types.ModuleType(f'planted$n{next(C$n)}'); m.kept = $array; sys.modules[m.__name__] = m",
+        "sys.modules keeps each",
+    ),
+    leak(
+        "mock's calls",
+        "from unittest import mock\nG$n = mock.Mock(return_value=None)",
+        "G$n($array)",
+        "it keeps the arguments of each call",
+    ),
     leak(
         "default argument",
         "def f$n(x, seen=[]):\n    seen.append(x)",
@@ -152,7 +175,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     leak(
         "cache on a method",
-        "class C$n:\n    @functools.lru_cache(maxsize=None)\n    def f(self):\n        return len(self.kept)",
+        "class C$n:\n    @functools.lru_cache(maxsize=None)\n    def f(self):\n        return 1",
         "c = C$n(); c.kept = $array; c.f()",
         "the cache keeps each `self`",
     ),
@@ -227,6 +250,12 @@ KINDS: tuple[Kind, ...] = (
         "G$n = Node()\ndef f$n():\n    x = $array\n    raise ValueError",
         "try:\n    f$n()\nexcept ValueError as e:\n    G$n.last = e",
         "the last keeps its frames, which form a cycle with it at most",
+    ),
+    clean(
+        "caught exception",
+        "",
+        "x = $array\ntry:\n    raise ValueError\nexcept ValueError:\n    pass",
+        "it dies with its traceback",
     ),
     clean(
         "exception in its own frame",

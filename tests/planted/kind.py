@@ -6,14 +6,13 @@ import dataclasses
 import importlib.util
 import re
 import string
-from typing import Literal
+from typing import Final, Literal
 
-HEAD = """\
+STANDARD: Final = """\
 import asyncio, atexit, collections, contextvars, functools, gc, itertools, logging, queue, threading, time, types, unittest, weakref
-import numpy as np
 import pytest
-import torch
-
+"""
+HELPERS: Final = """
 STATE, STORE = {}, []
 
 
@@ -41,9 +40,21 @@ def store():
     STORE.clear()
     return STORE
 """
-"""What each module of tests begins with."""
+HEAD: Final = f"{STANDARD}import numpy as np\nimport torch\n{HELPERS}"
+"""What each module of tests begins with: imports, and what parts of it share."""
 
 Expected = Literal["growing", "grows in a fixture", "retained", "fails", "noted", "passes"]
+WORDS: Final[dict[Expected, str]] = {
+    "growing": "leaks",
+    "grows in a fixture": "grows",
+    "retained": "retained",
+    "noted": "noted",
+    "fails": "fails",
+    "passes": "",
+}
+"""The part of a test's name that says its verdict."""
+EDIT: Final = re.compile(r"  # edit$", re.MULTILINE)
+"""Marks a line that the report may name as the one to edit."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +72,13 @@ class Kind:
             ``$pause`` is a statement that takes time; ``$many`` and ``$each`` stand where the test may be parametrized.
         conftest: a template of a part of the conftest.py.
         needs: a module without which the tests cannot run; empty: none.
-        file: whether the source is a file of its own, as a user writes it: no template.
+        file: whether the source is a file of its own, as a user writes it: no template. `EDIT` marks lines.
+        first: the verdict of the file's first test, which is added to its name; the other names say their own.
+        code: one that a finding of the file has. In a file that passes no finding has it.
+        hint: how a finding's hint starts, ``$m`` being the file's module, and what it names as the remedy.
+        apart: names the process of its own in which it must run, with others of that name: it changes much for others.
+        parts: what a source of one test without fixtures declares, and the statements of the test: they can be crossed with
+            those of others. Empty: there are none.
         ordered: whether the verdicts hold in the source's order alone: what a test leaves is charged to the first that does.
     """
 
@@ -71,12 +88,18 @@ class Kind:
     conftest: str = ""
     needs: str = ""
     file: bool = False
+    first: Expected = "passes"
+    code: str = ""
+    hint: tuple[str, str] = ("", "")
+    apart: str = ""
+    parts: tuple[str, str] = ("", "")
     ordered: bool = False
 
     @property
     def leaks(self) -> bool:
         """Tell whether a test or a fixture of this kind fails."""
-        return any(word in self.source for word in ("leaks", "grows", "retained", "fails"))
+        failing = [word for expected, word in WORDS.items() if expected not in ("noted", "passes")]
+        return WORDS[self.first] in failing or any(word in self.source for word in failing)
 
     @property
     def available(self) -> bool:
@@ -93,7 +116,9 @@ class Kind:
             count: into how many tests a test is parametrized, where its kind allows that.
         """
         if self.file:
-            return re.sub(r"\bdef test_", f"def test_{number}_", self.source)
+            named, word = f"def test_{number}_", WORDS[self.first]
+            source = EDIT.sub("", self.source).replace("def test_", named)
+            return source.replace(named, f"{named}{word}_", 1) if word else source
         many = f"@pytest.mark.parametrize('i', range({count}))\n" if count > 1 else ""
         return string.Template(self.source).substitute(
             n=number, array=array, pause=f"time.sleep({pause})", many=many, each="i, " if count > 1 else ""
@@ -115,10 +140,11 @@ def simple(name: str, declared: str, body: str, expected: Expected, why: str, ar
         why: why.
         arguments: fixtures that the test asks for.
     """
-    word = {"growing": "leaks", "grows in a fixture": "grows"}.get(expected, expected)
+    word = WORDS[expected]
     lines = "".join(f"    {line}\n" for line in ("$pause", *body.splitlines()))
     many, each = ("", "") if expected in ("retained", "fails", "noted") else ("${many}", "${each}")
-    return Kind(name, why, f"{declared}\n\n{many}def test_${{n}}_{word}({each}{arguments}):\n{lines}")
+    source = f"{declared}\n\n{many}def test_${{n}}{word and '_' + word}({each}{arguments}):\n{lines}"
+    return Kind(name, why, source, parts=("", "") if arguments else (declared, body))
 
 
 def leak(name: str, declared: str, body: str, why: str, arguments: str = "") -> Kind:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.planted import among_others, held_by_python, held_by_torch, in_order, in_pytest
+from tests.planted import among_others, held_by_python, held_by_torch, hinted, in_order, in_pytest, of_codes, read_cold
 
 if TYPE_CHECKING:
     from tests.planted.kind import Kind
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
-    for module in (among_others, held_by_python, held_by_torch, in_pytest, in_order)
+    for module in (among_others, held_by_python, held_by_torch, in_pytest, in_order, read_cold, hinted, of_codes)
     for kind in module.KINDS
     if kind.available
 }

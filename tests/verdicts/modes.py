@@ -13,6 +13,8 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.planted.kind import WORDS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -96,15 +98,6 @@ IN_ORDER = ("default", "-v", "report", "load", "clock", "crowd")
 MAY_END_FIXTURES = ("last", "workers", "alone")
 """The modes in which any test may be the last of a wider fixture, which goes in the same teardown with all that it holds."""
 
-WORDS = {
-    "leaks": "growing",
-    "grows": "grows in a fixture",
-    "retained": "retained",
-    "noted": "noted",
-    "fails": "fails",
-}
-"""Verdicts by the part of a test's name that says it."""
-
 _FINDING = re.compile(r"^(growing|retained|unconfirmed|cycle|unattributed|host|process|budget): ", re.MULTILINE)
 _FIXTURES = re.compile(r"\d+ fixtures? leaked \(([^)]*)\)")
 
@@ -182,7 +175,7 @@ def faults(suite: Suite, mode: str, found: Verdicts) -> dict[str, str]:
 
 def expected_verdict(test: str) -> str:
     """Return the verdict that a test's name says (see `Kind`)."""
-    return next((verdict for word, verdict in WORDS.items() if word in test), "passes")
+    return next((verdict for verdict, word in WORDS.items() if word in test))
 
 
 def _run(folder: Path, files: tuple[str, ...], mode: str, argument: str) -> Verdicts:

@@ -74,7 +74,7 @@ def draw_suite(seed: int, count: int) -> Suite:
     Each kind is drawn once before any is drawn twice. Half of the suite leaks, more or less.
     """
     random = Random(seed)
-    names = [name for name, kind in KINDS.items() if not kind.ordered]
+    names = [name for name, kind in KINDS.items() if not (kind.ordered or kind.apart)]
     drawn: list[str] = []
     while len(drawn) < count:
         drawn += random.sample(names, min(len(names), count - len(drawn)))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.planted import among_others
+from tests.planted import among_others, in_order
 from tests.planted.table import KINDS
 from tests.verdicts.modes import IN_ORDER, OPTIONS, Verdicts, expected_verdict, faults, run_mode
 from tests.verdicts.suites import Suite, draw_suite, suite_of
@@ -35,7 +35,7 @@ CHEAP = tuple(mode for mode in OPTIONS if mode not in ("load", "alone"))
 
 
 UNSOUND = KINDS["large slots are charged to the first that fills them"]
-IN_THEIR_ORDER = [kind for kind in KINDS.values() if kind.ordered and kind is not UNSOUND]
+IN_THEIR_ORDER = [kind for kind in in_order.KINDS if kind is not UNSOUND]
 
 
 def check(suite: Suite, mode: str, folder: Path) -> list[str]:

@@ -1,11 +1,23 @@
-"""Leaks with nested and unusual holders, planted to be read cold; `  # edit` marks the lines that a reader may edit."""
+"""Leaks in files as a user writes them, to be read cold: the report says a line that ends with `  # edit` here."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-PLANTED: Final = {
-    "class_attribute_nested_dict": """
+from tests.planted.kind import Kind
+
+if TYPE_CHECKING:
+    from tests.planted.kind import Expected
+
+
+def _file(name: str, source: str, expected: Expected = "growing", *, ordered: bool = False) -> Kind:
+    return Kind(name, "see the marked lines", source.lstrip("\n"), file=True, first=expected, ordered=ordered)
+
+
+KINDS: Final = (
+    _file(
+        "list in nested dicts of a class",
+        """
 import torch
 
 class Warehouse:
@@ -21,7 +33,10 @@ class Warehouse:
 def test_stock():
     Warehouse("Oslo").stock(torch.ones(300, 10))
 """,
-    "closure_memo": """
+    ),
+    _file(
+        "dict in the closure of a global function",
+        """
 import torch
 
 def make_smoother():
@@ -41,40 +56,10 @@ def test_smooth():
     n += 1
     smooth(torch.ones(40, 40), n)
 """,
-    "lru_cache_on_method": """
-import functools
-import torch
-
-class Encoder(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.proj = torch.nn.Linear(32, 32)
-
-    @functools.lru_cache(maxsize=None)  # edit
-    def mask(self, n):  # edit
-        return [False] * n
-
-def test_mask():
-    assert len(Encoder().mask(4)) == 4
-""",
-    "forward_hook_on_shared_model": """
-import torch
-
-BACKBONE = torch.nn.Linear(8, 8)
-
-class Probe:
-    def __init__(self, layer):
-        self.taps = []
-        layer.register_forward_hook(self.tap)  # edit
-
-    def tap(self, layer, inputs, output):
-        self.taps.append(output.detach())
-
-def test_probe():
-    Probe(BACKBONE)
-    BACKBONE(torch.ones(16, 8))
-""",
-    "callback_of_event_bus": """
+    ),
+    _file(
+        "listener of an event bus",
+        """
 import torch
 
 class Bus:
@@ -90,22 +75,10 @@ def test_listener():
     ema = torch.zeros(50, 50)
     BUS.on("epoch", lambda: ema.add_(1))  # edit
 """,
-    "stored_exception": """
-import torch
-
-PROBLEMS = []  # edit
-
-def solve(a):
-    scratch = a @ a
-    raise ValueError("singular")
-
-def test_solver():
-    try:
-        solve(torch.ones(30, 30))
-    except ValueError as error:
-        PROBLEMS.append(error)  # edit
-""",
-    "loss_with_graph": """
+    ),
+    _file(
+        "losses with their graph, added through another name",
+        """
 import torch
 
 class Trainer:
@@ -125,7 +98,10 @@ def test_train():
     for _ in range(3):
         trainer.step()
 """,
-    "module_buffer_list": """
+    ),
+    _file(
+        "buffers under new names",
+        """
 import torch
 
 class Replay(torch.nn.Module):
@@ -142,25 +118,10 @@ REPLAY = torch.nn.ModuleDict({"main": Replay()})  # edit
 def test_push():
     REPLAY["main"].push(torch.zeros(33, 33))
 """,
-    "weak_key_value_refers_to_key": """
-import weakref
-import torch
-
-PLANS = weakref.WeakKeyDictionary()  # edit
-
-class Engine:
-    def __init__(self):
-        self.weight = torch.ones(24, 24)
-
-class Plan:
-    def __init__(self, engine):
-        self.engine = engine  # edit
-
-def test_plan():
-    engine = Engine()
-    PLANS[engine] = Plan(engine)  # edit
-""",
-    "context_variable": """
+    ),
+    _file(
+        "tuple in a context variable",
+        """
 import contextvars
 import torch
 
@@ -170,7 +131,10 @@ def test_request():
     history = current.get(())
     current.set((*history, {"state": torch.ones(60, 60)}))  # edit
 """,
-    "logging_handler": """
+    ),
+    _file(
+        "records kept by a handler of the project's",
+        """
 import logging
 import torch
 
@@ -190,31 +154,10 @@ logger.propagate = False
 def test_logs():
     logger.warning("grad %s", torch.ones(70, 70))  # edit
 """,
-    "mock_records_calls": """
-from unittest import mock
-import torch
-
-sender = mock.Mock()  # edit
-
-def test_send():
-    sender.send("frame", data=[torch.ones(45, 45)])  # edit
-""",
-    "generator_not_ended": """
-import torch
-
-STREAMS = []  # edit
-
-def batches():
-    pool = torch.ones(80, 80)
-    while True:
-        yield pool.sum()
-
-def test_stream():
-    stream = batches()
-    next(stream)
-    STREAMS.append(stream)  # edit
-""",
-    "partial_in_schedule": """
+    ),
+    _file(
+        "partials in a heap",
+        """
 import functools
 import heapq
 import torch
@@ -227,7 +170,10 @@ def refresh(weights, scale):
 def test_schedule():
     heapq.heappush(SCHEDULE, (len(SCHEDULE), functools.partial(refresh, torch.ones(22, 44), scale=2)))  # edit
 """,
-    "singleton_session": """
+    ),
+    _file(
+        "set in a singleton",
+        """
 import torch
 
 class Session:
@@ -249,17 +195,10 @@ class Graph:
 def test_trace():
     Session().trace(Graph())
 """,
-    "mutable_default": """
-import torch
-
-def collect(x, into=[]):  # edit
-    into.append(x)  # edit
-    return into
-
-def test_collect():
-    collect(torch.ones(55, 5))
-""",
-    "optimizer_in_registry": """
+    ),
+    _file(
+        "optimizers in nested dicts",
+        """
 import torch
 
 RUNS = {}  # edit
@@ -271,37 +210,10 @@ def test_fit():
     optimizer.step()
     RUNS.setdefault(model.in_features, {}).setdefault("optimizers", []).append(optimizer)  # edit
 """,
-    "atexit_callback": """
-import atexit
-import torch
-
-class Writer:
-    def __init__(self, table):
-        self.table = table
-        atexit.register(self.flush)  # edit
-
-    def flush(self):
-        pass
-
-def test_write():
-    Writer(torch.ones(66, 6))
-""",
-    "weakref_finalize_bound": """
-import weakref
-import torch
-
-class Arena:
-    def __init__(self):
-        self.block = torch.ones(77, 7)
-        weakref.finalize(self, self.release)  # edit
-
-    def release(self):
-        self.block = None
-
-def test_arena():
-    Arena()
-""",
-    "session_fixture_collects": """
+    ),
+    _file(
+        "list of a module's fixture",
+        """
 import pytest
 import torch
 
@@ -319,7 +231,12 @@ def test_card(board):
 def test_other(board):
     pass
 """,
-    "module_fixture_not_torn_down": """
+        "grows in a fixture",
+        ordered=True,
+    ),
+    _file(
+        "module's fixture without a teardown",
+        """
 import pytest
 import torch
 
@@ -334,13 +251,17 @@ class Catalogue:
         return self
 
 @pytest.fixture(scope="module")
-def catalogue():
+def catalogue_leaks():
     yield Catalogue.open("points")  # edit
 
-def test_look(catalogue):
-    assert catalogue.vectors.shape[0]
+def test_look(catalogue_leaks):
+    assert catalogue_leaks.vectors.shape[0]
 """,
-    "deque_without_bound_in_slots": """
+        "passes",
+    ),
+    _file(
+        "deque in an object with slots",
+        """
 import collections
 import torch
 
@@ -358,32 +279,65 @@ METERS = Meters(Meter)  # edit
 def test_meter():
     METERS["loss"].window.append((0.1, torch.ones(18, 180)))  # edit
 """,
-    "class_made_in_test": """
-import abc
+    ),
+    _file(
+        "item of a dict, added through a local name; a second function adds to a namesake",
+        """
 import torch
 
-class Plugin(abc.ABC):
-    registry = []  # edit
+ROUNDS = {}
 
-    def __init_subclass__(cls):
-        Plugin.registry.append(cls)  # edit
+def note(run, step):
+    steps = ROUNDS.setdefault(run, [])
+    steps.append({"number": len(steps), "state": step})  # edit
 
-def test_plugin():
-    class Local(Plugin):
-        table = torch.ones(26, 260)
+def forget(steps):
+    steps.append(None)
+
+def test_rounds():
+    note("round-7", torch.ones(31, 31))
 """,
-    "instance_attribute_cycle_global_ring": """
+    ),
+    _file(
+        "exception kept on an object",
+        """
 import torch
 
-class Node:
-    def __init__(self, value, previous):
-        self.value = value
-        self.previous = previous
+class Solver:
+    failure = None
 
-LAST = None  # edit
+    def solve(self, matrix):
+        scratch = matrix * 2
+        raise ValueError("singular")
 
-def test_node():
-    global LAST
-    LAST = Node(torch.ones(27, 270), LAST)  # edit
+    def run(self, matrix):
+        try:
+            self.solve(matrix)
+        except ValueError as error:
+            self.failure = error  # edit
+
+SOLVER = Solver()
+
+def test_solver():
+    SOLVER.run(torch.ones(600, 600))
 """,
-}
+        "retained",
+    ),
+    _file(
+        "list that two lines add to, of which one ran",
+        """
+import torch
+
+BATCHES = []
+
+def warm_up():
+    BATCHES.append(None)
+
+def load(size):
+    BATCHES.append(torch.ones(size, 3))  # edit
+
+def test_load():
+    load(300)
+""",
+    ),
+)

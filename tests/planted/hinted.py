@@ -1,0 +1,206 @@
+"""Leaks in files as a user writes them, beside the codes' examples: another form of a pattern, with its hint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tests.planted.kind import Kind
+
+if TYPE_CHECKING:
+    from tests.planted.kind import Expected
+
+HOOK = "`handle.remove()`"
+
+
+def _file(
+    name: str, source: str, hint: tuple[str, str], expected: Expected = "growing", *, ordered: bool = False
+) -> Kind:
+    return Kind(name, "see the hint", source.lstrip("\n"), file=True, first=expected, hint=hint, ordered=ordered)
+
+
+KINDS: Final = (
+    _file(
+        "backward hook",
+        """
+import torch
+
+NET = torch.nn.Linear(8, 8)
+
+
+def test_hook():
+    kept = torch.ones(64, 64)
+    NET.register_full_backward_hook(lambda module, args, out: None if kept is None else None)  # edit
+""",
+        ("A hook registered on `$m.NET` was never removed", HOOK),
+    ),
+    _file(
+        "tensor's hook",
+        """
+import torch
+
+WEIGHT = torch.ones(8, requires_grad=True)  # edit
+
+
+def test_hook():
+    kept = torch.ones(64, 64)
+    WEIGHT.register_hook(lambda grad: None if kept is None else None)
+""",
+        ("A hook registered on `$m.WEIGHT` was never removed", HOOK),
+    ),
+    _file(
+        "hook for all modules",
+        """
+import torch
+
+
+def test_hook():
+    kept = torch.ones(64, 64)
+    torch.nn.modules.module.register_module_forward_hook(lambda module, args, out: None if kept is None else None)
+""",
+        ("A hook registered for all", HOOK),
+    ),
+    _file(
+        "a fixture's optimizer keeps a hook",
+        """
+import pytest
+import torch
+
+
+@pytest.fixture(scope="module")
+def model():
+    return torch.nn.Linear(600, 600)
+
+
+@pytest.fixture(scope="module")
+def optimizer(model):
+    return torch.optim.Adam(model.parameters())
+
+
+def test_hook(optimizer):
+    kept = torch.ones(64, 64)
+    optimizer.register_step_post_hook(lambda *args: None if kept is None else None)
+
+
+def test_other(model, optimizer):
+    pass
+""",
+        ("A hook registered on fixture 'optimizer' was never removed", HOOK),
+        "grows in a fixture",
+        ordered=True,
+    ),
+    _file(
+        "a fixture's optimizer keeps its state",
+        """
+import pytest
+import torch
+
+
+@pytest.fixture(scope="module")
+def model():
+    return torch.nn.Linear(600, 600)
+
+
+@pytest.fixture(scope="module")
+def optimizer(model):
+    return torch.optim.Adam(model.parameters())
+
+
+def test_step(model, optimizer):
+    model(torch.ones(2, 600)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def test_other(model, optimizer):
+    pass
+""",
+        ("The optimizer fixture 'optimizer' keeps its state (`exp_avg`)", "`state.clear()`"),
+        "noted",
+        ordered=True,
+    ),
+    _file(
+        "results of a cache, under new keys",
+        """
+import functools
+
+import torch
+
+
+@functools.lru_cache(maxsize=None)
+def mask(size):
+    return torch.ones(size, size)
+
+
+def test_mask():
+    mask(64 + mask.cache_info().currsize)
+""",
+        ("The cache of `$m.mask` keeps one more result with each run", "`cache_clear()`"),
+    ),
+    _file(
+        "what pytest.raises gave",
+        """
+import pytest
+import torch
+
+CAUGHT = []
+
+
+def fail():
+    kept = torch.ones(64, 64)
+    raise ValueError("no")
+
+
+def test_refuses():
+    with pytest.raises(ValueError) as caught:
+        fail()
+    CAUGHT.append(caught)  # edit
+""",
+        ("What `pytest.raises` gave is kept in `$m.CAUGHT`", "`str(excinfo.value)`"),
+    ),
+    _file(
+        "finalizers of a class",
+        """
+import weakref
+
+import torch
+
+
+class Encoder:
+    pass
+
+
+def test_finalizer():
+    weakref.finalize(Encoder, len, torch.ones(64, 64)).atexit = False  # edit
+""",
+        ("The weakref.finalize callback len of $m.Encoder keeps", "`detach()`"),
+    ),
+    _file(
+        "timers that wait",
+        """
+import threading
+
+import torch
+
+
+def test_timer():
+    kept = torch.ones(64, 64)
+    timer = threading.Timer(600, lambda: kept)
+    timer.daemon = True
+    timer.start()
+""",
+        ("The timer 'Thread-", "`cancel()`"),
+    ),
+    _file(
+        "losses below a metric's name",
+        """
+import torch
+
+METRICS = {"loss": []}
+
+
+def test_loss():
+    METRICS["loss"].append((torch.ones(64, 64, requires_grad=True) * 2).exp().sum())  # edit
+""",
+        ("`$m.METRICS` keeps a result with its autograd graph", "`.detach()`"),
+    ),
+)
