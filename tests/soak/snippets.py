@@ -8,7 +8,13 @@ another's names.
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+import string
+from typing import TYPE_CHECKING, Final, Literal
+
+from tests.planted.table import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Stays = Literal["growing", "retained", "cycle", "nothing"]
 """What a passing test leaves: more with each run, the same after each run, garbage for the collector, nothing."""
@@ -67,109 +73,55 @@ class Place:
     plugin: str = ""
 
 
-HOLDERS = {
-    "none": Holder("value = make(SIZE)\nassert value is not None", "nothing"),
-    "nothing made": Holder("pass", "nothing"),
-    "several, all dropped": Holder("values = [make(SIZE) for _ in range(5)]\nvalues.clear()", "nothing"),
-    "an error that was caught": Holder(
-        "try:\n    value = make(SIZE)\n    raise ValueError('soak')\nexcept ValueError:\n    pass", "nothing"
+LEAVES: Final[Mapping[Stays, tuple[str, ...]]] = {
+    "nothing": (
+        "local",
+        "caught exception",
+        "queue emptied",
+        "suspended generator dropped",
+        "thread that lets go late",  # what goes while the collector runs may pass for garbage
     ),
-    "a bounded cache": Holder("KEPT_N.append(make(SIZE))\nKEPT_N.clear()", "nothing", "KEPT_N = []"),
-    "a generator that is closed": Holder(
-        "def values():\n    value = make(SIZE)\n    yield value\nrunning = values()\nnext(running)\nrunning.close()",
-        "nothing",
+    "cycle": ("garbage", "exception in its own frame"),
+    "growing": (
+        "list",
+        "set",
+        "dict by a counter",
+        "class attribute",
+        "cycles in a list",
+        "cache without a bound",
+        "closure's list",
+        "default argument",
+        "suspended generators",
+        "exceptions",
+        "partials",
+        "threads that never end",
+        "exit functions",
+        "finalizers of a global",
+        "objects with slots",
+        "classes",
+        "modules",
+        "mock's calls",
+        "queue",
+        "several at once",
     ),
-    "a thread that ends soon": Holder(  # what goes while the collector runs may pass for garbage
-        "import threading, time\n"
-        "def work(value):\n    time.sleep(0.03)\n"
-        "threading.Thread(target=work, args=(make(SIZE),), daemon=True).start()",
-        "nothing",
-    ),
-    "a cycle": Holder("class Node: pass\nnode = Node()\nnode.me, node.value = node, make(SIZE)", "cycle"),
-    "an error kept in its frame": Holder(
-        "value = make(SIZE)\ntry:\n    raise ValueError('soak')\nexcept ValueError as error:\n    kept = error", "cycle"
-    ),
-    "global list": Holder("KEPT_N.append(make(SIZE))", "growing", "KEPT_N = []"),
-    "global set": Holder("KEPT_N.add(make(SIZE))", "growing", "KEPT_N = set()"),
-    "global dict": Holder("KEPT_N[len(KEPT_N)] = make(SIZE)", "growing", "KEPT_N = {}"),
-    "class attribute": Holder(
-        "Registry_N.kept.append({'value': make(SIZE)})", "growing", "class Registry_N:\n    kept = []"
-    ),
-    "cycles in a global": Holder(
-        "node = Node_N()\nnode.me, node.value = node, make(SIZE)\nKEPT_N.append(node)",
-        "growing",
-        "KEPT_N = []\nclass Node_N:\n    pass",
-    ),
-    "lru_cache": Holder(
-        "cached_N(next(KEYS_N))",
-        "growing",
-        "import functools, itertools\nKEYS_N = itertools.count()\n"
-        "@functools.lru_cache(maxsize=None)\ndef cached_N(key):\n    return make(SIZE)",
-    ),
-    "closure": Holder(
-        "keep_N(make(SIZE))",
-        "growing",
-        "def make_keeper_N():\n    kept = []\n    def keep(value):\n        kept.append(value)\n    return keep\n"
-        "keep_N = make_keeper_N()",
-    ),
-    "default argument": Holder(
-        "keep_N(make(SIZE))", "growing", "def keep_N(value, kept=[]):\n    kept.append(value)\n    return len(kept)"
-    ),
-    "suspended generators": Holder(
-        "def values():\n    value = make(SIZE)\n    yield 1\n    del value\n"
-        "running = values()\nnext(running)\nKEPT_N.append(running)",
-        "growing",
-        "KEPT_N = []",
-    ),
-    "an error that is kept": Holder(
-        "def fails():\n    value = make(SIZE)\n    raise ValueError('soak')\n"
-        "try:\n    fails()\nexcept ValueError as error:\n    KEPT_N.append(error)",
-        "growing",
-        "KEPT_N = []",
-    ),
-    "callbacks": Holder(
-        "import functools\nKEPT_N.append(functools.partial(print, make(SIZE)))", "growing", "KEPT_N = []"
-    ),
-    "a thread that waits": Holder(
-        "import threading\n"
-        "def work(value):\n    STOP_N.wait(60)\n"
-        "threading.Thread(target=work, args=(make(SIZE),), daemon=True).start()",
-        "growing",
-        "import threading\nSTOP_N = threading.Event()",
-    ),
-    "atexit": Holder("import atexit\natexit.register(len, [make(SIZE)])", "growing"),
-    "weakref.finalize": Holder(
-        "import weakref\nweakref.finalize(ANCHOR_N, len, [make(SIZE)])",
-        "growing",
-        "class Anchor_N:\n    pass\nANCHOR_N = Anchor_N()",
-    ),
-    "slots": Holder(
-        "KEPT_N.append(Slots_N(make(SIZE)))",
-        "growing",
-        "KEPT_N = []\nclass Slots_N:\n    __slots__ = ('value',)\n    def __init__(self, value):\n        self.value = value",
-    ),
-    "a local class": Holder("class Local:\n    value = make(SIZE)\nKEPT_N.append(Local)", "growing", "KEPT_N = []"),
-    "a new module": Holder(
-        "import sys, types\nname = f'soak_made_N_{next(KEYS_N)}'\nmodule = types.ModuleType(name)\n"
-        "module.value = make(SIZE)\nsys.modules[name] = module",
-        "growing",
-        "import itertools\nKEYS_N = itertools.count()",
-    ),
-    "mock": Holder("MOCK_N(make(SIZE))", "growing", "from unittest import mock\nMOCK_N = mock.Mock(return_value=None)"),
-    "queue": Holder("QUEUE_N.put(make(SIZE))", "growing", "import queue\nQUEUE_N = queue.Queue()"),
-    "several at once": Holder("KEPT_N.extend(make(SIZE) for _ in range(7))", "growing", "KEPT_N = []"),
-    "a slot": Holder("STATE_N['model'] = make(SIZE)", "retained", "STATE_N = {}"),
-    "a cache filled once": Holder("if not STATE_N:\n    STATE_N.append(make(SIZE))", "retained", "STATE_N = []"),
-    "an attribute": Holder("State_N.model = make(SIZE)", "retained", "class State_N:\n    model = None"),
-    "a function's attribute": Holder("state_N.model = make(SIZE)", "retained", "def state_N():\n    pass"),
-    "a global": Holder("global MODEL_N\nMODEL_N = make(SIZE)", "retained", "MODEL_N = None"),
-    "cached_property": Holder(
-        "assert OWNER_N.model is OWNER_N.model",
-        "retained",
-        "import functools\nclass Owner_N:\n    @functools.cached_property\n    def model(self):\n        return make(SIZE)\n"
-        "OWNER_N = Owner_N()",
+    "retained": (
+        "dict by a constant",
+        "filled once",
+        "class attribute replaced",
+        "function's attribute replaced",
+        "global name",
+        "cached property",
     ),
 }
+"""Kinds of the table of planted leaks (tests/planted) by what they leave."""
+
+
+def _holder(name: str, stays: Stays) -> Holder:
+    declared, body = (string.Template(part).substitute(n="_N", array="make(SIZE)") for part in KINDS[name].parts)
+    return Holder(body, stays, declared)
+
+
+HOLDERS = {name: _holder(name, stays) for stays, names in LEAVES.items() for name in names}
 
 NOISES = {
     "print": Noise("print('soak out N')"),

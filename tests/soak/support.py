@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-IMPORTS = """\
+from tests.planted.kind import HELPERS, STANDARD
+
+IMPORTS = f"""\
+{STANDARD}
 import asyncio, gc, logging, multiprocessing, os, random, signal, subprocess, sys, threading, unittest, warnings
-import pytest
 from soak_support import HERE, make, say
 
 try:
     import hypothesis, hypothesis.strategies
 except ImportError:
     pass
-"""
+{HELPERS}"""
 
 SUPPORT = """\
 import os
