@@ -56,7 +56,7 @@ KEPT = {
     "dict": ("BOX['last'] = caught()", f"test_it.BOX['last']{FRAME}", "module"),
     "cache": ("cached(1)", f"test_it.cached (cached result){FRAME}", "cache"),
     "fixture": ("shared.error = caught()", f"fixture 'shared'.error{FRAME}", "fixture"),
-    "local of its own frame": ("error = caught(); shared.error = error", f"fixture 'shared'.error{FRAME}", "fixture"),
+    "local of its own frame": ("error = caught(); shared.local = error", f"fixture 'shared'.local{FRAME}", "fixture"),
     "context": (
         """
         try:
@@ -65,9 +65,9 @@ KEPT = {
             except ValueError:
                 raise KeyError(1)
         except KeyError as error:
-            shared.error = error.with_traceback(None)
+            shared.second = error.with_traceback(None)
         """,
-        "fixture 'shared'.error.__context__.__traceback__.tb_next.tb_frame.f_locals['part']",
+        "fixture 'shared'.second.__context__.__traceback__.tb_next.tb_frame.f_locals['part']",
         "fixture",
     ),
     "excinfo": (
@@ -89,42 +89,45 @@ KEPT = {
         "fixture 'shared'.trace.tb_next.tb_frame.f_locals['part']",
         "fixture",
     ),
-    "argument": ("shared.error = ValueError(Buffer(2**21))", "fixture 'shared'.error.args[0]", "fixture"),
+    "argument": ("shared.raised = ValueError(Buffer(2**21))", "fixture 'shared'.raised.args[0]", "fixture"),
     "config": ("request.config.last = caught()", f"pytest config.last{FRAME}", "fixture"),
     "session": ("request.session.last = caught()", f"pytest session.last{FRAME}", "fixture"),
 }
 
 
-def _test(body: str) -> str:
+def _test(body: str, name: str = "test_it") -> str:
     lines = [line for line in body.splitlines() if line.strip()]
     shift = min(len(line) - len(line.lstrip()) for line in lines)
-    return "\n    def test_it(shared, request):\n" + "".join(f"        {line[shift:]}\n" for line in lines)
+    return f"\n    def {name}(shared, request):\n" + "".join(f"        {line[shift:]}\n" for line in lines)
 
 
-def _run(run: Runner, body: str) -> Run:
+def _run(run: Runner, *tests: str) -> Run:
     head, last = HEAD.split("    def test_last", 1)
-    return run(head + _test(body) + "\n    def test_last" + last)
+    return run(head + "".join(tests) + "\n    def test_last" + last)
 
 
-@pytest.mark.parametrize("name", KEPT)
-def test_an_exception_is_led_to_from_who_keeps_it(run: Runner, name: str) -> None:
-    body, text, kind = KEPT[name]
-    ran = _run(run, body)
-    finding = ran.finding("test_it")
-    holder = finding["holder"]
-    shown = holder["root"] + "".join(step["edge"] for step in holder["path"])
-    assert (shown, holder["kind"]) == (text, kind)
-    assert finding["kind"] == ("growing" if name == "list" else "retained")
-    assert finding["hint"]
-    # What a wider fixture alone holds is judged when that is torn down.
-    assert ran.verdicts == {"test_it": "noted" if "'shared'" in text else "leaked", "test_last": "clean"}
-    if kind != "fixture" or "shared" in text:
-        assert holder["file"] == "test_it.py"
+def test_an_exception_is_led_to_from_who_keeps_it(run: Runner) -> None:
+    names = {f"test_{name.replace(' ', '_')}": name for name in KEPT}
+    ran = _run(run, *(_test(KEPT[name][0], test) for test, name in names.items()))
+    found, expected = {}, {}
+    for test, name in names.items():
+        _, text, kind = KEPT[name]
+        finding = ran.finding(test)
+        holder = finding["holder"]
+        shown = holder["root"] + "".join(step["edge"] for step in holder["path"])
+        found[name] = (shown, holder["kind"], finding["kind"], ran.verdicts[test], bool(finding["hint"]))
+        # What a wider fixture alone holds is judged when that is torn down.
+        verdict = "noted" if "'shared'" in text else "leaked"
+        expected[name] = (text, kind, "growing" if name == "list" else "retained", verdict, True)
+        if kind != "fixture" or "shared" in text:
+            assert holder["file"] == "test_it.py", name
+    assert found == expected
+    assert ran.verdicts["test_last"] == "clean"
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups came with Python 3.11")
 def test_an_exception_of_a_group(run: Runner) -> None:
-    ran = _run(run, "shared.error = ExceptionGroup('several', [KeyError(), caught()])")
+    ran = _run(run, _test("shared.error = ExceptionGroup('several', [KeyError(), caught()])"))
     holder = ran.finding("test_it")["holder"]
     assert holder["root"] == "fixture 'shared'"
     assert [step["edge"] for step in holder["path"]][:3] == [".error", ".exceptions", "[1]"]
@@ -133,9 +136,7 @@ def test_an_exception_of_a_group(run: Runner) -> None:
 def test_an_exception_replaced_by_each_run_does_not_grow_where_its_holder_is_known(run: Runner) -> None:
     """The second test's holder is recognised, so that the heap is not collected; the old exception is in a cycle."""
     keep = "error = caught(); shared.error = error"
-    head, last = HEAD.split("    def test_last", 1)
-    second = _test(keep).replace("def test_it", "def test_again").replace("shared.error", "shared.other")
-    ran = run(head + _test(keep) + second + "\n    def test_last" + last)
+    ran = _run(run, _test(keep), _test(keep.replace("shared.error", "shared.other"), "test_again"))
     assert [ran.finding(name)["kind"] for name in ("test_it", "test_again")] == ["retained", "retained"]
 
 
