@@ -5,12 +5,10 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-import pytest
-
 if TYPE_CHECKING:
-    from tests.conftest import Run, Runner
+    import pytest
 
-pytestmark = pytest.mark.newest
+    from tests.conftest import Run, Runner
 
 CONFTEST = """
     from pytest_gpuleak.adapters.protocol import Framework

@@ -10,8 +10,6 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
 
-pytestmark = pytest.mark.newest
-
 CONFTEST = """
     from tests.support.standin import Buffer, Memory, StandInArrays
 

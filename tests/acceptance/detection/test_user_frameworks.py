@@ -12,8 +12,6 @@ from pytest_gpuleak.engine import limits
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
 
-pytestmark = pytest.mark.newest
-
 CONFTEST = """
     from pytest_gpuleak.adapters.probe_protocol import DeviceReading
     from pytest_gpuleak.adapters.protocol import Framework

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-import pytest
-
 if TYPE_CHECKING:
+    import pytest
+
     from tests.conftest import Run, Runner
 
 LIBRARY = """
@@ -44,25 +44,25 @@ def marked(found: Run, test: str, pytester: pytest.Pytester) -> str:
     return str(edit["code"])
 
 
-@pytest.mark.parametrize(
-    ("body", "line"),
-    [
-        ("APP.put(Buffer(2**21))", "self.kept = value  # by the base"),
-        ("app.update(METER, Buffer(2**21))", "meter.total = value  # from outside"),
-        ("METER.peak = Buffer(2**21)", "METER.peak = Buffer(2**21)"),
-        ("setattr(METER, 'low', Buffer(2**21))", ""),
-        ("METER.top = Buffer(2**21)\n\n    def test_other():\n        METER.top = None", "METER.top = Buffer(2**21)"),
-        ("METER.high = Buffer(2**21)\n\n    def test_other():\n        METER.high = 5", ""),
-    ],
-)
-def test_the_line_that_sets_an_attribute_is_marked(
-    run: Runner, pytester: pytest.Pytester, body: str, line: str
-) -> None:
+SET = {
+    "by_a_method": ("APP.put(Buffer(2**21))", "self.kept = value  # by the base"),
+    "from_outside": ("app.update(METER, Buffer(2**21))", "meter.total = value  # from outside"),
+    "here": ("METER.peak = Buffer(2**21)", "METER.peak = Buffer(2**21)"),
+    "by_setattr": ("setattr(METER, 'low', Buffer(2**21))", ""),
+    "and_emptied": (
+        "METER.top = Buffer(2**21)\n\ndef test_empties():\n    METER.top = None",
+        "METER.top = Buffer(2**21)",
+    ),
+    "in_two_places": ("METER.high = Buffer(2**21)\n\ndef test_other():\n    METER.high = 5", ""),
+}
+
+
+def test_the_line_that_sets_an_attribute_is_marked(run: Runner, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(app=textwrap.dedent(LIBRARY))
-    found = run(
-        f"import app\n    from app import APP, METER\n\n    def test_it():\n        {body}\n".replace("\n    ", "\n")
-    )
-    assert marked(found, "test_it", pytester) == line
+    tests = (f"\n\ndef test_{name}():\n    {body}" for name, (body, _) in SET.items())
+    found = run(f"import app\nfrom app import APP, METER{''.join(tests)}\n")
+    shown = {name: marked(found, f"test_{name}", pytester) for name in SET}
+    assert shown == {name: line for name, (_, line) in SET.items()}
 
 
 def test_a_chain_of_tuples_is_named_with_the_line_that_makes_it_longer(run: Runner, pytester: pytest.Pytester) -> None:
