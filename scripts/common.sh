@@ -101,7 +101,7 @@ compile_package() {
 
 # keep_bytecode PYTHON: compile once what hundreds of runs inside the tests would each compile again where
 # PYTHONDONTWRITEBYTECODE is set. The tests themselves run with it as it is: they write files that change within a second.
-# One file is collected, which imports the package as pytest rewrites it: all of them are not, since a part collects its own.
+# One file is collected, for what pytest rewrites in each run: conftest.py and the plugin. A part collects its own files.
 keep_bytecode() {
   [ -n "${PYTHONDONTWRITEBYTECODE:-}" ] || return 0
   compile_package "$1"

@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, settings
 
 import pytest_gpuleak
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
+from pytest_gpuleak.session.entry import no_rewriting
 from tests.support import distributions
 
 if TYPE_CHECKING:
@@ -78,12 +79,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             importlib.import_module("keras")
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Import the package where tests are only collected: `keep_bytecode` of scripts/common.sh compiles all of it so."""
-    if session.config.option.collectonly:
-        import_package()
-
-
 @functools.cache
 def import_package() -> None:
     """Import every module of the package that can be imported here, and NumPy, which no process can import twice.
@@ -91,11 +86,12 @@ def import_package() -> None:
     What is installed is read once as well: a sixth of what a run inside the tests takes is to read it.
     """
     distributions.remember()
-    modules = [module.name for module in pkgutil.walk_packages(pytest_gpuleak.__path__, "pytest_gpuleak.")]
-    for name in ("numpy", *modules):
-        if not name.endswith("__main__"):
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
+    with no_rewriting():  # which takes as long again as the imports, and no test shows an assert of the package
+        modules = [module.name for module in pkgutil.walk_packages(pytest_gpuleak.__path__, "pytest_gpuleak.")]
+        for name in ("numpy", *modules):
+            if not name.endswith("__main__"):
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(name)
 
 
 @pytest.fixture(autouse=True)
@@ -189,6 +185,21 @@ def plain_fork_server() -> Iterator[ForkServer]:
     server.close()
 
 
+@pytest.fixture(scope="session")
+def warm_fork_server() -> Iterator[ForkServer]:
+    """Forks for runs in processes of their own that find the plugin imported."""
+    from tests.support.forked import ForkServer
+
+    server = ForkServer("pytest_gpuleak")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def warm() -> None:
+    """Has runs in processes of their own find the plugin imported: for tests that do not ask what it imports, and when."""
+
+
 @pytest.fixture
 def forked(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forks each run in a process of its own from one that has imported torch: for tests whose suites import it first."""
@@ -200,7 +211,8 @@ def forked(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatc
 def run(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runner:
     """Runs a test file's source under the plugin: in this process, or in one of its own with ``apart=True``.
 
-    Such a process is forked from one that has imported pytest, which takes two fifths of a short run.
+    Such a process is forked from one that has imported pytest, which takes two fifths of a short run; with the fixture
+    `warm` it has imported the plugin as well, a third of what is left of a run that finds a leak.
     """
     monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parent.parent), prepend=os.pathsep)
     pytester.makeconftest(textwrap.dedent(STAND_IN))
@@ -216,8 +228,9 @@ def run(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch: 
         options = [*plugins, plugin, *(["--gpu-leak-report=report.json"] if report else []), *arguments]
         gc.collect()  # what an earlier run has left would be freed within a test of this one, and hide what that test adds
         if apart and sys.platform == "linux" and "forked" not in request.fixturenames:
+            server = "warm_fork_server" if "warm" in request.fixturenames else "plain_fork_server"
             with monkeypatch.context() as forking:
-                request.getfixturevalue("plain_fork_server").use_in(pytester, forking)
+                request.getfixturevalue(server).use_in(pytester, forking)
                 result = pytester.runpytest_subprocess(*options)
         else:
             result = (pytester.runpytest_subprocess if apart else pytester.runpytest_inprocess)(*options)

@@ -1,7 +1,7 @@
 """A process that has imported pytest, and the modules that its arguments name, and forks for each run (`forked.py`).
 
 Each line of its standard input asks for a run. It answers with a line that has the new process's id, and with one that has
-its exit status. It is run as a script, and has imported nothing of this project.
+its exit status. It is run as a script, and has imported nothing of this project but what it is asked to.
 """
 
 from __future__ import annotations
@@ -11,9 +11,17 @@ import importlib
 import json
 import os
 import random
+import re
 import runpy
 import sys
+from pathlib import Path
 from typing import Any
+
+PLUGINS = ("xdist.plugin", "xdist.looponfail", "pytest_timeout")
+"""What pytest loads in each run, where it is installed."""
+PACKAGE = "pytest_gpuleak"
+ON_DEMAND = re.compile(r"^(?:import|from) (?:click|jinja2|psutil)\b|^if __name__ ==", re.MULTILINE)
+"""What a module of the package has that few runs import: it brings a library with it."""
 
 
 def read_line() -> bytes:
@@ -59,14 +67,46 @@ def become(request: dict[str, Any], installed: list[str]) -> None:
     random.seed()
 
 
+def import_all(modules: list[str]) -> None:
+    """Import these modules, and of the package all that a run under the plugin may import."""
+    for module in modules:
+        if module != PACKAGE:
+            importlib.import_module(module)
+    if PACKAGE not in modules:
+        return
+    root = Path(__file__).resolve().parents[2]
+    sys.path.insert(0, str(root))
+    importlib.import_module("tests.support.distributions").remember()
+    rewrite_roots()
+    files = [file for file in sorted((root / PACKAGE).rglob("*.py")) if not ON_DEMAND.search(file.read_text("utf-8"))]
+    names = [".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__") for file in files]
+    for name in (*PLUGINS, *(name for name in names if not name.startswith((f"{PACKAGE}.cli", f"{PACKAGE}.child")))):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    del sys.path[0]
+
+
+def rewrite_roots() -> None:
+    """Import pytest's own plugins, and as pytest would the packages of others, or it warned that it could not do so."""
+    from _pytest.assertion import install_importhook
+    from _pytest.config import get_config
+
+    config = get_config()
+    hook = install_importhook(config)
+    for name in dict.fromkeys(plugin.partition(".")[0] for plugin in (PACKAGE, *PLUGINS)):
+        hook.mark_rewrite(name)
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    config._ensure_unconfigure()  # which takes the hook away
+
+
 def main() -> None:
     """Serve, and be pytest in each process forked."""
     if os.fork():  # the server is not the child of whoever started it
         os._exit(0)
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     installed = [entry for entry in sys.path[1:] if entry not in map(os.path.abspath, filter(None, named))]
-    for module in ("pytest", *sys.argv[1:]):
-        importlib.import_module(module)
+    import_all(["pytest", *sys.argv[1:]])
     become(wait_for_a_run(), installed)
     runpy.run_module("pytest", run_name="__main__", alter_sys=True)
 

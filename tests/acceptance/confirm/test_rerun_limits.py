@@ -42,7 +42,7 @@ needs_signals = pytest.mark.skipif(not hasattr(__import__("signal"), "pthread_ki
 
 
 @pytest.fixture
-def limited(run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runner:
+def limited(run: Runner, warm: None, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runner:
     """As `run`, in a process of its own, with short limits, and for a limited time itself."""
     launch = functools.partial(pytester.runpytest_subprocess, timeout=LONGEST_S)
     monkeypatch.setattr(pytester, "runpytest_subprocess", launch)

@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = pytest.mark.newest
+pytestmark = [pytest.mark.newest, pytest.mark.usefixtures("warm")]
 
 SCOPES = ["class", "module", "package", "session"]
 
@@ -48,35 +48,39 @@ class TestOf{scope}:
     assert found.result.ret == 0
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-def test_a_fixture_that_does_not_let_go(run: Runner, scope: str) -> None:
-    found = run(
+def test_fixtures_that_do_not_let_go(run: Runner) -> None:
+    source = "import pytest\nREGISTRY = {}\n" + "".join(
         f"""
-        import pytest
-        REGISTRY = {{}}
+@pytest.fixture(scope="{scope}")
+def model_of_{scope}():
+    REGISTRY["{scope}"] = Buffer(2**21)
+    yield REGISTRY["{scope}"]
 
-        @pytest.fixture(scope="{scope}")
-        def model():
-            REGISTRY["model"] = Buffer(2**21)
-            yield REGISTRY["model"]
+class TestOf{scope}:
+    def test_one(self, model_of_{scope}):
+        pass
 
-        class TestIt:
-            def test_one(self, model):
-                pass
-
-            def test_two(self, model):
-                pass
-        """
+    def test_two(self, model_of_{scope}):
+        pass
+"""
+        for scope in SCOPES
     )
+    found = run(source)
     assert set(found.verdicts.values()) == {"clean"}
-    record = found.fixtures["model"]
-    (finding,) = record["findings"]
-    assert (record["scope"], finding["kind"], finding["failed"], finding["bytes"]) == (scope, "retained", True, 2**21)
-    assert finding["holder"]["text"] == "test_it.REGISTRY['model']"
-    assert (record["file"], record["line"]) == ("test_it.py", 6)
+    for scope in SCOPES:
+        record = found.fixtures[f"model_of_{scope}"]
+        (finding,) = record["findings"]
+        assert (record["scope"], finding["kind"], finding["failed"]) == (scope, "retained", True)
+        assert (finding["bytes"], finding["holder"]["text"]) == (2**21, f"test_it.REGISTRY['{scope}']")
+        # The runner puts one line before the source.
+        assert (record["file"], record["line"] - 2) == (
+            "test_it.py",
+            source.splitlines().index(f'@pytest.fixture(scope="{scope}")'),
+        )
+        found.result.stdout.fnmatch_lines([f"*LEAKED fixture*model_of_{scope}*"])
     assert found.result.ret == 1
-    found.result.assert_outcomes(passed=2)
-    found.result.stdout.fnmatch_lines(["*LEAKED fixture*model*", "*1 fixture leaked*"])
+    found.result.assert_outcomes(passed=8)
+    found.result.stdout.fnmatch_lines(["*4 fixtures leaked*"])
 
 
 def test_a_small_residue_of_a_fixture_is_a_note(run: Runner) -> None:
