@@ -28,7 +28,6 @@ ROOT = Path(__file__).resolve().parent.parent
 FILES_A_PART = 8
 """Of whole runs of pytest; of the others, three times as many. A process takes 3 s of processor time before its first test."""
 LONG = (
-    "tests/reports/test_extremes.py",
     "tests/acceptance/memory/test_numpy_arrays.py",
     "tests/acceptance/confirm/test_leaks_in_series.py",
     "tests/acceptance/confirm/test_notes.py",
