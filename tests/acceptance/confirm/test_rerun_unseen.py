@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
 
-pytestmark = pytest.mark.newest
+pytestmark = [pytest.mark.newest, pytest.mark.usefixtures("warm")]
 
 STATE = """
     import asyncio, contextvars, decimal, faulthandler, gc, locale, logging, os, random, signal, socket, sys, tracemalloc
