@@ -34,6 +34,7 @@ class TorchAccess:
         self.function_class: type | None = extension.get("_FunctionBase")
         self._node_types: dict[int, type | None] = {}
         self._saved_names: dict[int, tuple[str, ...]] = {}
+        self._getters: dict[str, Any] = {}
 
     @classmethod
     def of_loaded(cls) -> TorchAccess | None:
@@ -43,12 +44,10 @@ class TorchAccess:
             return None
         return None if namespace.get("DisableTorchFunction") is None else cls(namespace)
 
-    @contextlib.contextmanager
-    def quiet(self) -> Iterator[None]:
+    def quiet(self) -> contextlib.AbstractContextManager[object]:
         """Run no subclass's and no mode's code within the context."""
         dispatch = self._extension.get("_DisableTorchDispatch", contextlib.nullcontext)
-        with self._extension["DisableTorchFunction"](), dispatch():
-            yield
+        return _Both(self._extension["DisableTorchFunction"](), dispatch())
 
     def is_tensor(self, value: object) -> bool:
         """Return whether `value` is a tensor."""
@@ -57,7 +56,9 @@ class TorchAccess:
     def read(self, tensor: Any, name: str) -> Any:
         """Return a tensor's attribute, or the result of its method without arguments; None where torch raises."""
         try:
-            found = safe_access.class_dict(self.tensor_class)[name].__get__(tensor, type(tensor))
+            if name not in self._getters:
+                self._getters[name] = safe_access.class_dict(self.tensor_class)[name].__get__
+            found = self._getters[name](tensor, type(tensor))
             return found() if type(found) is types.BuiltinFunctionType else found
         except Exception:  # noqa: BLE001 - torch raises many types; an unreadable attribute is left out
             return None
@@ -122,6 +123,8 @@ class TorchAccess:
         """Return an attribute of a node; None where torch raises, as for a node whose graph is gone."""
         kind = self._node_type(node)
         try:
+            if kind is type(node):  # of C++, whose attributes are no user's code
+                return getattr(node, name)
             return None if kind is None else safe_access.class_dict(kind)[name].__get__(node, type(node))
         except Exception:  # noqa: BLE001
             return None
@@ -151,11 +154,8 @@ class TorchAccess:
         kind = self._node_type(node)
         if kind is None:
             return []
-        if id(kind) not in self._saved_names:
-            names = [name for name in safe_access.class_dict(kind) if name.startswith(_SAVED)]
-            self._saved_names[id(kind)] = tuple(names)
         found: list[Saved] = []
-        for name in self._saved_names[id(kind)]:
+        for name in self._names_of_saved(kind):
             raws = self.read_node(node, name)
             several = type(raws) is tuple or type(raws) is list
             shown = "saved_tensors" if name == "_raw_saved_tensors" else "_saved_" + name[len(_SAVED) :]
@@ -171,6 +171,20 @@ class TorchAccess:
                 if value is not None:
                     found.append(Saved(value, edge))
         return found
+
+    def packed(self, node: Any) -> Iterator[Any]:
+        """Yield what a node keeps for the backward pass: tensors, or what pack hooks have made of them."""
+        kind = self._node_type(node)
+        for name in () if kind is None else self._names_of_saved(kind):
+            raws = self.read_node(node, name)
+            for one in raws if type(raws) is tuple or type(raws) is list else (raws,):
+                yield None if one is None else self._data(one)
+
+    def _names_of_saved(self, kind: type) -> tuple[str, ...]:
+        if id(kind) not in self._saved_names:
+            names = [name for name in safe_access.class_dict(kind) if name.startswith(_SAVED)]
+            self._saved_names[id(kind)] = tuple(names)
+        return self._saved_names[id(kind)]
 
     @staticmethod
     def _hooked(saved: Any) -> bool:
@@ -188,3 +202,20 @@ class TorchAccess:
             return saved.data
         except Exception:  # noqa: BLE001
             return None
+
+
+class _Both:
+    """Two contexts in one; a generator's takes five times as long, for each call of torch while a peak is recorded."""
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, outer: Any, inner: Any) -> None:
+        self._outer, self._inner = outer, inner
+
+    def __enter__(self) -> None:
+        self._outer.__enter__()
+        self._inner.__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        self._inner.__exit__(*exception)
+        self._outer.__exit__(*exception)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -36,10 +35,13 @@ def compiler_not_imported() -> Iterator[None]:
             del names["_inductor"]
 
 
-def uncompiled(torch: Any) -> Callable[[], contextlib.AbstractContextManager[object]]:
-    """Return a context in which torch's compiler takes no frame, as within `torch._dynamo.disable`."""
-    change = getattr(_native(torch), "set_eval_frame", None)
-    return contextlib.nullcontext if change is None else functools.partial(_Uncompiled, change)
+def frame_switch(torch: Any) -> Callable[[Any], Any]:
+    """Return the function that sets what torch's compiler does with a frame, None: nothing, and returns what it did before.
+
+    `torch._dynamo.disable` does the same, and imports the compiler.
+    """
+    switch: Callable[[Any], Any] = torch._C._dynamo.eval_frame.set_eval_frame
+    return switch
 
 
 def leave_uncompiled(torch: Any, functions: Iterable[object]) -> None:
@@ -47,7 +49,7 @@ def leave_uncompiled(torch: Any, functions: Iterable[object]) -> None:
 
     Within code that must be compiled whole (`fullgraph=True`) a frame of ours would fail it.
     """
-    native = _native(torch)
+    native = torch._C._dynamo.eval_frame
     if not hasattr(native, "set_code_exec_strategy"):  # an older torch
         return
     skip = native._FrameExecStrategy(native._FrameAction.SKIP, native._FrameAction.DEFAULT)
@@ -91,24 +93,3 @@ def outside_traces(torch: Any, tell: Callable[[], object]) -> Iterator[None]:
     finally:
         if module._trace_impl is _trace_impl:
             module._trace_impl = traced
-
-
-def _native(torch: Any) -> Any:
-    return getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-
-
-class _Uncompiled:
-    __slots__ = ("_before", "_change")
-
-    def __init__(self, change: Callable[[Any], Any]) -> None:
-        self._change = change
-
-    def __enter__(self) -> None:
-        self._before = self._change(None)
-
-    def __exit__(self, *exception: object) -> None:
-        self._change(self._before)
-
-
-OWN_FRAMES = (_Uncompiled.__init__, _Uncompiled.__enter__, _Uncompiled.__exit__)
-"""The functions of `uncompiled`, which run before it takes effect."""

@@ -8,7 +8,7 @@ from weakref import ref
 
 from pytest_gpuleak.adapters.arrays import walk_arrays
 from pytest_gpuleak.adapters.creation_lines import printable
-from pytest_gpuleak.adapters.torch.compiler import OWN_FRAMES, leave_uncompiled, mode_class, outside_traces, uncompiled
+from pytest_gpuleak.adapters.torch.compiler import frame_switch, leave_uncompiled, mode_class, outside_traces
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch
 from pytest_gpuleak.heap.threads import started_threads
 
@@ -101,7 +101,7 @@ def counted_storages(blocks: HostBlocks, lacks: list[str]) -> Iterator[None]:
     if torch is None:
         yield
         return
-    keep_out, base = uncompiled(torch), mode_class()
+    switch, base = frame_switch(torch), mode_class()
     storages = _Storages(torch, blocks)
     active = True
 
@@ -109,14 +109,16 @@ def counted_storages(blocks: HostBlocks, lacks: list[str]) -> Iterator[None]:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **kwargs) if kwargs else func(*args)
             if active:
+                before = switch(None)
                 try:
-                    with keep_out():
-                        storages.note(func, (args, kwargs), result)
+                    storages.note(func, (args, kwargs), result)
                 except Exception as error:  # noqa: BLE001 - the user's run goes on
                     _note(lacks, f"torch's storages ({type(error).__name__}: {printable(str(error))[:100]})")
+                finally:
+                    switch(before)
             return result
 
-    leave_uncompiled(torch, (NoteStorages.__torch_dispatch__, *OWN_FRAMES))
+    leave_uncompiled(torch, (NoteStorages.__torch_dispatch__,))
     with contextlib.ExitStack() as context:
         context.callback(storages.close)
         context.enter_context(outside_traces(torch, lambda: _note(lacks, TRACED)))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.torch.peak_storages import Storages
     from pytest_gpuleak.model.findings import PeakCategory
 
-_NO_SEQUENCE: Final = 1 << 62
+NO_SEQUENCE: Final = 1 << 62
 """Nodes without a sequence number of their own, as those that accumulate gradients, have one above."""
 
 _RANKS: Final[dict[PeakCategory, int]] = {
@@ -131,16 +131,12 @@ class SavedTensors:
         self._sequence_number: Any = torch._C._autograd._get_sequence_nr
         self._running: Any = torch._C._current_graph_task_id
         self._access, self._roles = access, roles
-        self._threads = threading.local()
+        self.last_read = threading.local()
+        """The number of the last `node` that was read, of each thread that has begun."""
 
     def begin(self) -> None:
         """Begin in the calling thread: nodes that it has made so far are not read."""
-        self._threads.mark = self._sequence_number()
-
-    @property
-    def any_new(self) -> bool:
-        """Return whether the calling thread has made nodes that were not read."""
-        return bool(self._sequence_number() > getattr(self._threads, "mark", _NO_SEQUENCE))
+        self.last_read.node = self._sequence_number()
 
     def read(self, tensors: Iterable[Any]) -> None:
         """Note the storages that the new nodes behind these tensors have saved."""
@@ -148,19 +144,19 @@ class SavedTensors:
         with access.quiet():
             nodes = [node for tensor in tensors if (node := access.grad_fn(tensor)) is not None]
             if nodes and self._running() == -1:  # a custom function's node is older than what its forward calls
-                self._walk(nodes, self._threads.mark)
-                self._threads.mark = self._sequence_number()
+                self._walk(nodes, self.last_read.node)
+                self.last_read.node = self._sequence_number()
 
     def _walk(self, nodes: list[Any], mark: int) -> None:
         access, seen = self._access, set[int]()
         while nodes:
             node = nodes.pop()
             number = access.sequence_number(node)
-            if number >= _NO_SEQUENCE:
+            if number >= NO_SEQUENCE:
                 self._roles.set(access.variable(node), "parameter")
             elif number >= mark and number not in seen:
                 seen.add(number)
-                for saved in access.saved(node):
-                    if access.is_tensor(saved.value):
-                        self._roles.set(saved.value, "activation")
+                for saved in access.packed(node):
+                    if access.is_tensor(saved):
+                        self._roles.set(saved, "activation")
                 nodes += [inner for _, inner in access.next_nodes(node)]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.arrays import walk_arrays
 from pytest_gpuleak.adapters.creation_lines import origin_at, printable
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
-from pytest_gpuleak.adapters.torch.compiler import OWN_FRAMES, leave_uncompiled, mode_class, outside_traces, uncompiled
+from pytest_gpuleak.adapters.torch.compiler import frame_switch, leave_uncompiled, mode_class, outside_traces
 from pytest_gpuleak.adapters.torch.lookup import accelerator_names, loaded_torch
-from pytest_gpuleak.adapters.torch.peak_facts import Roles, SavedTensors
+from pytest_gpuleak.adapters.torch.peak_facts import NO_SEQUENCE, Roles, SavedTensors
 from pytest_gpuleak.adapters.torch.peak_history import PeakHistory
 from pytest_gpuleak.adapters.torch.peak_places import Line, Place, Places
 from pytest_gpuleak.adapters.torch.peak_steps import Record, steps_of
@@ -23,13 +24,12 @@ from pytest_gpuleak.model.peak_parts import Block, group_blocks
 from pytest_gpuleak.model.text import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from pytest_gpuleak.adapters.torch.peak_history import DevicePeak, Used
     from pytest_gpuleak.model.findings import Origin, PeakCategory, PeakPhase
 
 _DISPATCH: Final = "torch.utils._python_dispatch"
-_ACCUMULATES: Final = "torch::autograd::AccumulateGrad"
 
 COMPILED = "code given to torch.compile ran uncompiled, so its peak may differ"
 TRACED = "what torch.jit.trace ran is not in the parts"
@@ -42,7 +42,7 @@ _MOST_LACKS: Final = 5
 class PeakRecord:
     """Records, within the context, what fills the memory. Neither end raises; a fault is told with the peak."""
 
-    def __init__(self, torch: Any, is_user_file: Callable[[str], bool]) -> None:
+    def __init__(self, torch: Any, access: TorchAccess, is_user_file: Callable[[str], bool]) -> None:
         self._torch = torch
         self._lacks: list[str] = []
         self._active = False
@@ -50,15 +50,17 @@ class PeakRecord:
         self._places = Places(torch, is_user_file)
         self._storages = Storages(torch, self._places)
         self._roles = Roles(torch, self._storages, self._places, self._guarded)
-        access = TorchAccess.of_loaded()
+        self.saved = SavedTensors(torch, access, self._roles)
         self._history = PeakHistory(torch)
-        self._saved = None if access is None else SavedTensors(torch, access, self._roles)
         self._node: Any = torch._C._current_autograd_node
+        self._plain: Any = torch.Tensor
+        self._base: Any = torch._C.TensorBase
+        self._no_overrides: Any = torch._C.DisableTorchFunctionSubclass
+        self._accumulates: Any = torch._C._functions.AccumulateGrad
         self._context = contextlib.ExitStack()
 
     def __enter__(self) -> None:
         try:
-            self._storages.note_existing(self._torch._C.TensorBase)
             self._context.enter_context(self._roles)
             self._context.enter_context(outside_traces(self._torch, lambda: self._lack(TRACED)))
             self._context.enter_context(started_threads(self._enter_thread))
@@ -95,8 +97,7 @@ class PeakRecord:
 
     def _enter_thread(self, context: contextlib.ExitStack | None = None) -> None:
         """Enter the modes in the calling thread, until the context or the thread ends."""
-        if self._saved is not None:
-            self._saved.begin()
+        self.saved.begin()
         for mode in _modes(self._torch, self):
             mode.__enter__() if context is None else context.enter_context(mode)
 
@@ -125,28 +126,26 @@ class PeakRecord:
         """Run an operator and note its results."""
         if not self._history.recording:
             result = operator(*args, **kwargs) if kwargs else operator(*args)
-            self._note(operator, result, 0)
+            if self._active:
+                self._note(operator, (args, kwargs), result, 0)
             return result
         number, before = self._history.enter_operator(paused=self._storages.paused)
         try:
             result = operator(*args, **kwargs) if kwargs else operator(*args)
         finally:
             self._history.leave_operator(before)
-        self._note(operator, result, number)
+        if self._active:
+            self._note(operator, (args, kwargs), result, number)
         return result
 
-    def _note(self, operator: Any, made: Any, number: int) -> None:
-        if not self._active:
-            return
+    def _note(self, operator: Any, given: Any, made: Any, number: int) -> None:
         try:
             node = self._node()
-            if node is not None:
-                self._backward = True
-            for tensor in self._results(made):
-                for part in self._parts(tensor):
-                    record = self._storages.add(part, operator, node, number)
-                    if record is not None and node is not None and node.name() == _ACCUMULATES:
-                        self._roles.set(part, "gradient")
+            if type(made) is self._plain:  # nearly all; it has no code of a subclass
+                self._note_results((made,), operator, given, node, number)
+            else:
+                with self._no_overrides():
+                    self._note_results(list(walk_arrays(made, self._base)), operator, given, node, number)
             if number:
                 self._history.note(number, self._places.place(operator.__name__, node))
             elif node is None and self._places.new_node:
@@ -156,39 +155,31 @@ class PeakRecord:
         except Exception as error:  # noqa: BLE001 - the user's run goes on
             self._fault(error)
 
-    def _results(self, made: Any) -> Iterable[Any]:
-        if type(made) is self._torch.Tensor:  # nearly all
-            return (made,)
-        return list(walk_arrays(made, self._torch._C.TensorBase))
+    def _note_results(self, results: Sequence[Any], operator: Any, given: Any, node: Any, number: int) -> None:
+        try:
+            self._storages.add(results, operator, given, node, number)
+        except NotImplementedError:
+            results = [part for tensor in results for part in self._storages.parts(tensor)]
+            self._storages.add(results, operator, given, node, number)
+        if node is not None:
+            self._backward = True
+            for tensor in results if type(node) is self._accumulates else ():
+                self._roles.set(tensor, "gradient")
 
-    def _parts(self, tensor: Any) -> Iterable[Any]:
-        """Return the tensors that have a sparse one's memory; any other itself."""
-        with self._torch._C.DisableTorchFunctionSubclass():
-            if tensor.layout is self._torch.sparse_coo:
-                return tensor._indices(), tensor._values()
-            if tensor.layout in (self._torch.sparse_csr, self._torch.sparse_bsr):
-                return tensor.crow_indices(), tensor.col_indices(), tensor.values()
-        return (tensor,)
-
-    def before_call(self, function: Any, given: Any) -> None:
+    def before_call(self, function: Any, given: Any, _: Any) -> None:
         """Read what the apply() of a custom function has made before a backward pass may use it: it is no torch call."""
-        if (
-            self._saved is not None
-            and self._saved.any_new
-            and getattr(function, "__name__", "") in ("backward", "grad")
-        ):
-            self._read_nodes(given)
+        if getattr(function, "__name__", "") in ("backward", "grad"):
+            self._read_nodes(list(walk_arrays(given, self._base)))
 
-    def after_call(self, given: Any, made: Any) -> None:
+    def after_call(self, _: Any, given: Any, made: Any) -> None:
         """Read what the nodes that a call of torch has made have saved."""
-        if self._saved is not None and self._saved.any_new:
-            tensors = self._results(made)
-            self._read_nodes(tensors or given)
+        tensors = (made,) if type(made) is self._plain else list(walk_arrays(made, self._base))
+        self._read_nodes(tensors or list(walk_arrays(given, self._base)))
 
-    def _read_nodes(self, values: Any) -> None:
-        if self._active and self._saved is not None:
+    def _read_nodes(self, tensors: Sequence[Any]) -> None:
+        if self._active:
             try:
-                self._saved.read(self._results(tuple(values)))
+                self.saved.read(tensors)
             except Exception as error:  # noqa: BLE001
                 self._fault(error)
 
@@ -252,33 +243,45 @@ class PeakRecord:
 
 def record_peak(is_user_file: Callable[[str], bool], device: str | None) -> PeakRecord | None:
     """Return a recorder for the imported torch; None if it is not imported, or has no `device` of this kind."""
-    torch = loaded_torch()
-    if torch is None:
+    torch, access = loaded_torch(), TorchAccess.of_loaded()
+    if torch is None or access is None:
         return None
     kinds = ("cpu", "cuda", "mps", *accelerator_names(torch))
-    return PeakRecord(torch, is_user_file) if device is None or device.partition(":")[0] in kinds else None
+    return PeakRecord(torch, access, is_user_file) if device is None or device.partition(":")[0] in kinds else None
 
 
 def _modes(torch: Any, record: PeakRecord) -> tuple[Any, Any]:
-    keep_out, base = uncompiled(torch), mode_class()
+    switch, base, operators = frame_switch(torch), mode_class(), torch._ops.OpOverload
 
     class NoteOperators(base):  # type: ignore[misc, valid-type] # torch is Any to a project without it
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            with keep_out():
-                if not isinstance(func, torch._ops.OpOverload):
+            before = switch(None)
+            try:
+                if not isinstance(func, operators):
                     return func(*args, **(kwargs or {}))
                 return record.run(func, args, kwargs)
+            finally:
+                switch(before)
+
+    def apart(note: Callable[[Any, Any, Any], None], function: Any, given: Any, made: Any) -> None:
+        before = switch(None)
+        try:
+            note(function, given, made)
+        finally:
+            switch(before)
+
+    new, last_read = torch._C._autograd._get_sequence_nr, record.saved.last_read
 
     class NoteCalls(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            with keep_out():
-                record.before_call(func, args)
+            if new() > getattr(last_read, "node", NO_SEQUENCE):
+                apart(record.before_call, func, args, None)
             result = func(*args, **kwargs) if kwargs else func(*args)
-            with keep_out():
-                record.after_call(args, result)
+            if new() > getattr(last_read, "node", NO_SEQUENCE):
+                apart(record.after_call, func, args, result)
             return result
 
-    leave_uncompiled(torch, (NoteOperators.__torch_dispatch__, NoteCalls.__torch_function__, *OWN_FRAMES))
+    leave_uncompiled(torch, (NoteOperators.__torch_dispatch__, NoteCalls.__torch_function__, apart))
     return NoteOperators(), NoteCalls()
 
 
@@ -299,12 +302,13 @@ def _category_of(record: Record) -> PeakCategory:
 
 
 def _block_of(record: Record) -> Block:
-    place = record.place
+    place, item = record.place, int(record.dtype.itemsize)
+    whole = math.prod(record.shape) * item >= record.bytes
     return Block(
         _category_of(record),
         record.bytes,
-        record.dtype,
-        record.shape,
+        str(record.dtype).removeprefix("torch."),
+        record.shape if whole else (record.bytes // item,),
         printable(record.owner or place.module),
         _origin(place.line),
         _short(place.forward),

@@ -98,17 +98,19 @@ class Places:
 
     def _line(self) -> tuple[Line | None, bool]:
         """Return the innermost user's line, and whether an optimizer called torch. A thread of C++ has the last line."""
-        in_optimizer = False
-        for frame in _frames(2):
+        kinds, in_optimizer, frame = self._kinds, False, _frame_above(2)
+        while frame is not None:
             code = frame.f_code
-            kind = self._kind(code.co_filename)
+            file = code.co_filename
+            kind = kinds[file] if file in kinds else self._kind(file)
             if kind == _USER:
-                if (code.co_filename, code.co_firstlineno) not in self._met:
-                    self._met.add((code.co_filename, code.co_firstlineno))
-                    self.compiled = self.compiled or self._is_compiled()
-                self._last = Line(code.co_filename, frame.f_lineno, code.co_name, id(frame))
+                if (file, code.co_firstlineno) not in self._met:
+                    self._met.add((file, code.co_firstlineno))
+                    self.compiled = self.compiled or self._is_compiled(frame)
+                self._last = Line(file, frame.f_lineno, code.co_name, id(frame))
                 return self._last, in_optimizer
             in_optimizer = in_optimizer or kind == _OPTIMIZER
+            frame = frame.f_back
         return self._last, in_optimizer
 
     def _kind(self, file: str) -> int:
@@ -119,11 +121,12 @@ class Places:
             self._kinds[file] = kind
         return kind
 
-    def _is_compiled(self) -> bool:
-        return any(
-            self._kind(frame.f_code.co_filename) == _COMPILER and "compile" in frame.f_code.co_name
-            for frame in _frames(2)
-        )
+    def _is_compiled(self, frame: FrameType | None) -> bool:
+        while frame is not None:
+            if self._kind(frame.f_code.co_filename) == _COMPILER and "compile" in frame.f_code.co_name:
+                return True
+            frame = frame.f_back
+        return False
 
     def still_runs(self, place: Place) -> bool:
         """Return whether the statement that made a storage still runs in the calling thread, in which the storage ends.
@@ -133,11 +136,12 @@ class Places:
         """
         if place.recomputed:
             return bool(self._stack())
-        seen = False
-        for frame in _frames(2):
-            if place.line is not None and id(frame) == place.line.frame:
-                return frame.f_lineno == place.line.line and frame.f_code.co_filename == place.line.file
+        line, seen, frame = place.line, False, _frame_above(2)
+        while frame is not None:
+            if line is not None and id(frame) == line.frame:
+                return frame.f_lineno == line.line and frame.f_code.co_filename == line.file
             seen = seen or self._kind(frame.f_code.co_filename) == _USER
+            frame = frame.f_back
         return place.phase == "backward" and not seen
 
     # -- modules
@@ -197,12 +201,9 @@ def registered(module: Any, kind: str) -> list[tuple[str, Any]]:
     return [(key, part) for key, part in found.items() if part is not None] if type(found) is dict else []
 
 
-def _frames(above: int) -> Iterator[FrameType]:
-    """Yield the calling thread's frames; none in a thread of C++."""
+def _frame_above(count: int) -> FrameType | None:
+    """Return the frame that is so many above; None in a thread of C++ that has fewer."""
     try:
-        frame: FrameType | None = sys._getframe(above)
+        return sys._getframe(count + 1)
     except ValueError:
-        return
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
+        return None

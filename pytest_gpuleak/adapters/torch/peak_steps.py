@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.model.findings import PeakStep
 from pytest_gpuleak.model.peak_parts import MAX_STEPS
@@ -34,7 +34,8 @@ class Record:
         self.category: PeakCategory = "held"
         self.is_temporary = False
         self.ended = 0  # the number of the storage made last when it died
-        self.owner = self.dtype = ""
+        self.owner = ""
+        self.dtype: Any = None
         self.shape: tuple[int, ...] = ()
         self.operator = self.address = 0
 
