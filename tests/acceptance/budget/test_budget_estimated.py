@@ -87,8 +87,7 @@ def unchecked(result: pytest.RunResult) -> str:
     return next((line for line in result.outlines if "not checked" in line), "")
 
 
-def test_held_over_near_and_not_estimated(estimated: Estimated) -> None:
-    result = estimated(SUITE, "--gpu-leak-estimate")
+def check_estimates(result: pytest.RunResult) -> None:
     result.assert_outcomes(passed=8, failed=1)
     result.stdout.fnmatch_lines(
         [
@@ -99,6 +98,16 @@ def test_held_over_near_and_not_estimated(estimated: Estimated) -> None:
     line = unchecked(result)
     assert line.startswith("gpu-leak: 5 budgets were not checked: ")
     assert {reason for reason in REASONS if reason in line} == REASONS
+
+
+def test_held_over_near_and_not_estimated(estimated: Estimated) -> None:
+    check_estimates(estimated(SUITE, "--gpu-leak-estimate"))
+
+
+def test_in_workers_of_xdist(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+    pytester.makepyfile(test_it=textwrap.dedent(SUITE))
+    check_estimates(pytester.runpytest_subprocess(*QUIET, "-rA", "-p", "xdist", "-n2", "--gpu-leak-estimate"))
 
 
 def test_by_the_ini_and_beside_the_leak_check(estimated: Estimated, pytester: pytest.Pytester) -> None:
