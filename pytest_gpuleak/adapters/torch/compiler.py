@@ -77,6 +77,17 @@ def mode_class() -> Any:
 
 
 @contextlib.contextmanager
+def nothing_compiled() -> Iterator[None]:
+    """Have functions given to `torch.compile` run as they are written, if the compiler is loaded.
+
+    Under a mode it would note each as one that it never compiles, which with `fullgraph=True` then fails, in later tests too.
+    """
+    change = getattr(sys.modules.get("torch._dynamo"), "set_stance", None)
+    with contextlib.nullcontext() if change is None else change("force_eager"):
+        yield
+
+
+@contextlib.contextmanager
 def outside_traces(torch: Any, tell: Callable[[], object]) -> Iterator[None]:
     """Leave all modes while `torch.jit.trace` runs, and tell of it: under any mode its check of the trace fails."""
     dispatch, module = torch_module(_DISPATCH), torch.jit._trace

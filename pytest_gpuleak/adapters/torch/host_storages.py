@@ -8,7 +8,13 @@ from weakref import ref
 
 from pytest_gpuleak.adapters.arrays import walk_arrays
 from pytest_gpuleak.adapters.creation_lines import printable
-from pytest_gpuleak.adapters.torch.compiler import frame_switch, leave_uncompiled, mode_class, outside_traces
+from pytest_gpuleak.adapters.torch.compiler import (
+    frame_switch,
+    leave_uncompiled,
+    mode_class,
+    nothing_compiled,
+    outside_traces,
+)
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch
 from pytest_gpuleak.heap.threads import started_threads
 
@@ -121,6 +127,7 @@ def counted_storages(blocks: HostBlocks, lacks: list[str]) -> Iterator[None]:
     leave_uncompiled(torch, (NoteStorages.__torch_dispatch__,))
     with contextlib.ExitStack() as context:
         context.callback(storages.close)
+        context.enter_context(nothing_compiled())
         context.enter_context(outside_traces(torch, lambda: _note(lacks, TRACED)))
         context.enter_context(started_threads(lambda: NoteStorages().__enter__()))
         context.enter_context(NoteStorages())

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuleak.adapters.arrays import walk_arrays
 from pytest_gpuleak.adapters.creation_lines import origin_at, printable
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
-from pytest_gpuleak.adapters.torch.compiler import frame_switch, leave_uncompiled, mode_class, outside_traces
+from pytest_gpuleak.adapters.torch.compiler import (
+    frame_switch,
+    leave_uncompiled,
+    mode_class,
+    nothing_compiled,
+    outside_traces,
+)
 from pytest_gpuleak.adapters.torch.lookup import accelerator_names, loaded_torch
 from pytest_gpuleak.adapters.torch.peak_facts import NO_SEQUENCE, Roles, SavedTensors
 from pytest_gpuleak.adapters.torch.peak_history import PeakHistory
@@ -62,6 +68,7 @@ class PeakRecord:
     def __enter__(self) -> None:
         try:
             self._context.enter_context(self._roles)
+            self._context.enter_context(nothing_compiled())
             self._context.enter_context(outside_traces(self._torch, lambda: self._lack(TRACED)))
             self._context.enter_context(started_threads(self._enter_thread))
             self._active = True

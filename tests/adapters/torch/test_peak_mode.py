@@ -438,6 +438,12 @@ def test_what_is_not_told_is_said() -> None:
     assert peak_of(lambda: compiled(torch.ones(4))).lacks == (peak_mode.COMPILED,)
 
 
+def test_code_that_must_be_compiled_whole_is_compiled_after_it_was_recorded() -> None:
+    compiled = torch.compile(lambda x: x.sin() + x.cos(), backend="eager", fullgraph=True)
+    assert peak_of(lambda: compiled(torch.ones(4))).lacks == (peak_mode.COMPILED,)
+    assert compiled(torch.ones(4)).shape == (4,)
+
+
 def hooks_registered() -> list[object]:
     modules = torch.nn.modules.module
     names = [name for name in vars(modules) if name.startswith("_global_")]
