@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from pytest_gpuleak.adapters.bulk import Held
 
-    Cause = Literal["count", "collection", "settled"]
-    """What freed an array: its last reference went, a collection of the whole heap, or a step of the settling."""
+    Cause = Literal["count", "thread", "collection", "settled"]
+    """What freed an array: its last reference went, maybe with a thread that has ended, a collection of the whole heap, or a
+    step of the settling."""
+
+DOUBTFUL: Final = ("collection", "thread")
+"""Causes by which an older array may have gone that nothing has replaced, unless the run began from a settled heap."""
 
 
 class Left:
@@ -60,7 +64,7 @@ def collected_in(left: Iterable[Left], exact: Collection[int]) -> dict[int, set[
 
 
 def let_go_in(older: Iterable[Left], exact: Collection[int]) -> Iterator[Left]:
-    """Yield the older arrays that a re-run let go, and that were no garbage."""
+    """Yield the older arrays that a re-run let go, and that were no garbage, nor taken along by a thread that ended by itself."""
     for one in older:
-        if one.cause == "count" or (one.cause == "collection" and one.died_in in exact):
+        if one.cause == "count" or (one.cause in DOUBTFUL and one.died_in in exact):
             yield one

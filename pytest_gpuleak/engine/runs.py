@@ -17,7 +17,7 @@ from pytest_gpuleak.adapters.bulk import (
     read_united,
 )
 from pytest_gpuleak.adapters.storages import SharedStorages
-from pytest_gpuleak.engine.deaths import Left, alive_after, collected_in, garbage_of_first, let_go_in
+from pytest_gpuleak.engine.deaths import DOUBTFUL, Left, alive_after, collected_in, garbage_of_first, let_go_in
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Settling, rounds
 from pytest_gpuleak.engine.stages import READ
 from pytest_gpuleak.engine.survivors import Leftover, Survivors
@@ -60,6 +60,7 @@ class Runs:
         self._traced: int | None = None
         self._failed = False
         self._exact: set[int] = set()
+        self._threads = frozenset[int]()
         self._kept: dict[int, Keeper] = {}
         self._kept_before = frozenset[int]()
         self._added: tuple[dict[str, int], int] | None = None
@@ -83,6 +84,11 @@ class Runs:
         know.
         """
         self.poll("count")
+        if not self._threads <= running_threads():
+            # One that was there before the run ends when it likes: what it takes along, the run has not replaced.
+            for gone in self._older_gone:
+                if gone.died_in == self.count and gone.cause == "count":
+                    gone.cause = "thread"
         tracker, known = self._tracker, self._tracker.guarded_arrays
         readings = read_united(arrays, known)
         shared = SharedStorages(arrays, tracker.frameworks.storages)
@@ -150,6 +156,7 @@ class Runs:
         self._older = [Left(-1, held, -1) for held in older if (held.reading.device, held.handle.storage) not in own]
         self._added = None
         self.collected = self.settled = False
+        self._threads = running_threads()
 
     def fail_run(self) -> None:
         """Note that the re-run did not pass: the first run is judged, less what a settling frees from now on."""
@@ -378,7 +385,7 @@ class Runs:
         older_gone: dict[int, list[ArrayReading]] = defaultdict(list)
         for left in let_go_in(self._older_gone, self._exact):
             older_gone[left.died_in].append(left.held.reading)
-        doubtful = {one.died_in for one in self._older_gone if one.cause == "collection"} - self._exact
+        doubtful = {one.died_in for one in self._older_gone if one.cause in DOUBTFUL} - self._exact
         traced = self._traced if self._traced is not None and self._traced < self.count else None
         return Evidence(
             self.survivors.all(),

@@ -61,6 +61,29 @@ def test_leaks_more_than_it_frees():
         + LAST,
     ),
     _file(
+        "threads of an earlier test that end in a re-run",
+        "what they take along is not what the test replaces",
+        """
+STOP, ENDED, RUNS, KEPT = threading.Event(), [], [], []
+
+def test_starts_threads():
+    def work(x):
+        STOP.wait()
+    for _ in range(2):
+        ENDED.append(threading.Thread(target=work, args=(torch.ones(100),), daemon=True))
+        ENDED[-1].start()
+
+def test_leaks():
+    RUNS.append(1)
+    if len(RUNS) == 2:  # by the threads' own clock
+        STOP.set()
+        for thread in ENDED:
+            thread.join()
+    KEPT.append(torch.ones(100))
+"""
+        + LAST,
+    ),
+    _file(
         "a host's leak in the test with which a fixture goes that an earlier test had filled",
         "what the fixture lets go was there before the test",
         """
