@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable
 
     from pytest_gpuleak.adapters.bulk import Held
 
     Cause = Literal["count", "thread", "collection", "settled"]
     """What freed an array: its last reference went, maybe with a thread that has ended, a collection of the whole heap, or a
     step of the settling."""
-
-DOUBTFUL: Final = ("collection", "thread")
-"""Causes by which an older array may have gone that nothing has replaced, unless the run began from a settled heap."""
 
 
 class Left:
@@ -63,8 +60,19 @@ def collected_in(left: Iterable[Left], exact: Collection[int]) -> dict[int, set[
     return found
 
 
-def let_go_in(older: Iterable[Left], exact: Collection[int]) -> Iterator[Left]:
-    """Yield the older arrays that a re-run let go, and that were no garbage, nor taken along by a thread that ended by itself."""
+def let_go_in(older: Iterable[Left], exact: Collection[int]) -> tuple[list[Left], set[int]]:
+    """Return the older arrays that re-runs let go, and the re-runs in which others went, of which it is not known.
+
+    What a collection freed was garbage, unless the run began from a settled heap (`exact`). A thread from before the run ends
+    when it likes, unless one ends in the next run too: then the test replaces its threads.
+    """
+    by_thread = {one.died_in for one in older if one.cause == "thread"}
+    known = {"collection": set(exact), "thread": {run for run in by_thread if run - 1 in by_thread}}
+    let_go: list[Left] = []
+    doubtful: set[int] = set()
     for one in older:
-        if one.cause == "count" or (one.cause in DOUBTFUL and one.died_in in exact):
-            yield one
+        if one.cause == "count" or (one.cause in known and one.died_in in known[one.cause]):
+            let_go.append(one)
+        elif one.cause in known:
+            doubtful.add(one.died_in)
+    return let_go, doubtful

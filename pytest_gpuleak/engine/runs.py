@@ -17,7 +17,7 @@ from pytest_gpuleak.adapters.bulk import (
     read_united,
 )
 from pytest_gpuleak.adapters.storages import SharedStorages
-from pytest_gpuleak.engine.deaths import DOUBTFUL, Left, alive_after, collected_in, garbage_of_first, let_go_in
+from pytest_gpuleak.engine.deaths import Left, alive_after, collected_in, garbage_of_first, let_go_in
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Settling, rounds
 from pytest_gpuleak.engine.stages import READ
 from pytest_gpuleak.engine.survivors import Leftover, Survivors
@@ -383,9 +383,9 @@ class Runs:
         now = self.alive_now()
         collected = collected_in(self._left, self._exact)
         older_gone: dict[int, list[ArrayReading]] = defaultdict(list)
-        for left in let_go_in(self._older_gone, self._exact):
+        let_go, doubtful = let_go_in(self._older_gone, self._exact)
+        for left in let_go:
             older_gone[left.died_in].append(left.held.reading)
-        doubtful = {one.died_in for one in self._older_gone if one.cause in DOUBTFUL} - self._exact
         traced = self._traced if self._traced is not None and self._traced < self.count else None
         return Evidence(
             self.survivors.all(),
@@ -395,7 +395,7 @@ class Runs:
             kept_before=self._kept_before,
             collected={run: frozenset(gone - now) for run, gone in collected.items()},
             older_gone={run: tuple(gone) for run, gone in older_gone.items()},
-            older_collected=frozenset(doubtful),
+            older_doubtful=frozenset(doubtful),
             exact=frozenset(self._exact),
             traced=traced,
             **beside,
@@ -403,4 +403,4 @@ class Runs:
 
     def of_reruns(self) -> set[int]:
         """Return the storages of older arrays that died in re-runs: the first run has not let them go."""
-        return {left.held.reading.storage for left in let_go_in(self._older_gone, self._exact)}
+        return {left.held.reading.storage for left in let_go_in(self._older_gone, self._exact)[0]}

@@ -244,7 +244,7 @@ def test_older_arrays_that_a_re_run_lets_go_are_told_by_their_count(runs: Runs) 
     left(runs)
     found: Any = runs.evidence()
     assert {run: [one.storage_bytes for one in gone] for run, gone in found.older_gone.items()} == {1: [700]}
-    assert (found.older_collected, len(runs.of_reruns())) == (frozenset(), 1)
+    assert (found.older_doubtful, len(runs.of_reruns())) == (frozenset(), 1)
     assert runs.causes == set()
 
 
@@ -261,7 +261,7 @@ def test_older_arrays_may_be_replaced_through_a_cycle(runs: Runs, *, settled: bo
     left(runs)
     found: Any = runs.evidence()
     assert set(found.older_gone) == ({1} if settled else set())
-    assert found.older_collected == (set() if settled else {1})
+    assert found.older_doubtful == (set() if settled else {1})
 
 
 def test_what_a_run_left_is_no_older_array(runs: Runs) -> None:

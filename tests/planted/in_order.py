@@ -66,7 +66,7 @@ def test_leaks_more_than_it_frees():
         """
 STOP, ENDED, RUNS, KEPT = threading.Event(), [], [], []
 
-def test_starts_threads():
+def test_leaks_by_threads():
     def work(x):
         STOP.wait()
     for _ in range(2):

@@ -85,8 +85,9 @@ def _compare_run(evidence: Evidence, run: int, replaced_by: dict[int, int], extr
     replaced_by.update({one: by for one, by in replaced.items() if one < len(survivors)})
     extra.update(set(new) - {by for one, by in replaced.items() if one not in after and one not in extra})
     if run in evidence.exact:
-        return _left_of(left, other_size), False
-    return left, bool(left) and bool(collected or other_size or run in evidence.older_collected)
+        left = _left_of(left, other_size)
+        return left, bool(left) and run in evidence.older_doubtful
+    return left, bool(left) and bool(collected or other_size or run in evidence.older_doubtful)
 
 
 def _left_of(new: Iterable[int], matched: dict[int, int]) -> list[int]:
