@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.bulk import Held
 
     Cause = Literal["count", "thread", "collection", "settled"]
-    """What freed an array: its last reference went, maybe with a thread that has ended, a collection of the whole heap, or a
-    step of the settling."""
+    """What freed an array: its last reference went, maybe in another thread, a collection of the whole heap, or a step of the
+    settling."""
 
 
 class Left:
@@ -60,11 +60,21 @@ def collected_in(left: Iterable[Left], exact: Collection[int]) -> dict[int, set[
     return found
 
 
+def doubt_older(older: Iterable[Left], run: int) -> None:
+    """Mark the older arrays that died in a run beside other threads: these let go, and end, when they like.
+
+    A leak was a note where a worker thread dropped in the re-run what an earlier test had left with it.
+    """
+    for one in older:
+        if one.died_in == run and one.cause == "count":
+            one.cause = "thread"
+
+
 def let_go_in(older: Iterable[Left], exact: Collection[int]) -> tuple[list[Left], set[int]]:
     """Return the older arrays that re-runs let go, and the re-runs in which others went, of which it is not known.
 
-    What a collection freed was garbage, unless the run began from a settled heap (`exact`). A thread from before the run ends
-    when it likes, unless one ends in the next run too: then the test replaces its threads.
+    What a collection freed was garbage, unless the run began from a settled heap (`exact`). Another thread lets go of arrays
+    when it likes: what dies beside one counts where arrays have died so in the re-run before, too.
     """
     by_thread = {one.died_in for one in older if one.cause == "thread"}
     known = {"collection": set(exact), "thread": {run for run in by_thread if run - 1 in by_thread}}

@@ -17,12 +17,12 @@ from pytest_gpuleak.adapters.bulk import (
     read_united,
 )
 from pytest_gpuleak.adapters.storages import SharedStorages
-from pytest_gpuleak.engine.deaths import Left, alive_after, collected_in, garbage_of_first, let_go_in
+from pytest_gpuleak.engine.deaths import Left, alive_after, collected_in, doubt_older, garbage_of_first, let_go_in
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Settling, rounds
 from pytest_gpuleak.engine.stages import READ
 from pytest_gpuleak.engine.survivors import Leftover, Survivors
 from pytest_gpuleak.heap.collector import get_objects
-from pytest_gpuleak.heap.threads import running_threads
+from pytest_gpuleak.heap.threads import others_work, running_threads
 from pytest_gpuleak.heap.weak_references import has_weak_references
 from pytest_gpuleak.model.evidence import Evidence, Keeper
 
@@ -84,11 +84,8 @@ class Runs:
         know.
         """
         self.poll("count")
-        if not self._threads <= running_threads():
-            # One that was there before the run ends when it likes: what it takes along, the run has not replaced.
-            for gone in self._older_gone:
-                if gone.died_in == self.count and gone.cause == "count":
-                    gone.cause = "thread"
+        if self._older_gone and (others_work() or not self._threads <= running_threads()):
+            doubt_older(self._older_gone, self.count)
         tracker, known = self._tracker, self._tracker.guarded_arrays
         readings = read_united(arrays, known)
         shared = SharedStorages(arrays, tracker.frameworks.storages)

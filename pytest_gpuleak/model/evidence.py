@@ -65,7 +65,7 @@ class Evidence:
         collected: by re-run, the survivors of earlier runs that a collection of the whole heap has freed although they had
             not been proven to be no garbage when the re-run began: garbage, or replaced through a cycle.
         older_gone: by re-run, arrays older than the test that died in it: a bounded buffer drops one for each that it takes.
-        older_doubtful: the re-runs in which such arrays may have gone by themselves: in a collection, or with a thread that ended.
+        older_doubtful: the re-runs in which such arrays may have gone by themselves: in a collection, or in another thread.
         exact: the re-runs that began from a settled heap: what died in them was replaced or let go, and no garbage.
         let_go: by device, the bytes of older arrays that the first run let go: what is retained is net of them.
         up: roots of the wider fixtures that are still set up. What they alone hold is judged at their teardown.

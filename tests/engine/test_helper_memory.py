@@ -137,9 +137,10 @@ def test_what_each_test_adds_to_whose_helper(suite: Suite) -> None:
     readings = suite.test("test_a.py::test_keeps[1]", (one, 8))
     suite.test("test_a.py::test_keeps[2]", (one, 8), (other, 2))
     grown, less = suite.helpers()
-    (reading,) = readings
+    # The other has a page more where it was still starting.
+    (reading,) = (found for found in readings if found.pid == one.process.pid)
     assert reading.before is not None
-    assert (reading.pid, reading.device) == (one.process.pid, "host")
+    assert reading.device == "host"
     assert 7.5 * MIB < reading.after - reading.before < 9 * MIB
     assert (grown.name, grown.fixture, grown.worker, grown.tests) == ("python -c", "server1", "main", 3)
     (most,) = grown.growth
@@ -147,7 +148,8 @@ def test_what_each_test_adds_to_whose_helper(suite: Suite) -> None:
     assert 15 * MIB < most.bytes < 18 * MIB
     assert most.least > 7.5 * MIB
     assert 15 * MIB < grown.last - grown.first < 18 * MIB
-    assert (less.fixture, less.growth[0].grew) == ("server2", 1)
+    assert less.fixture == "server2"
+    assert 1.5 * MIB < next(one.bytes for one in less.growth if one.test == "test_a.py::test_keeps") < 3 * MIB
 
 
 @on_linux

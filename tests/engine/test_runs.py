@@ -235,16 +235,24 @@ def test_a_traced_run_decides_nothing(runs: Runs) -> None:
     assert found.alive[2] == {0, 1, 2}
 
 
-def test_older_arrays_that_a_re_run_lets_go_are_told_by_their_count(runs: Runs) -> None:
-    older, kept = [Buffer(700)], [Buffer()]
+@pytest.mark.parametrize(("beside", "told", "doubtful"), [(False, {1, 2}, set()), (True, {2}, {1})])
+def test_older_arrays_that_re_runs_let_go_are_told_and_beside_threads_from_the_second_on(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, *, beside: bool, told: set[int], doubtful: set[int]
+) -> None:
+    monkeypatch.setattr("pytest_gpuleak.engine.runs.others_work", lambda: beside)
+    kept = [Buffer()]
     left(runs, *kept)
-    runs.begin_run([held(older[0])])
-    with runs.marking():
-        older.clear()
-    left(runs)
+    for _ in range(2):
+        older = [Buffer(700)]
+        runs.begin_run([held(older[0])])
+        with runs.marking():
+            older.clear()
+        left(runs)
     found: Any = runs.evidence()
-    assert {run: [one.storage_bytes for one in gone] for run, gone in found.older_gone.items()} == {1: [700]}
-    assert (found.older_doubtful, len(runs.of_reruns())) == (frozenset(), 1)
+    assert {run: [one.storage_bytes for one in gone] for run, gone in found.older_gone.items()} == {
+        run: [700] for run in told
+    }
+    assert (found.older_doubtful, len(runs.of_reruns())) == (doubtful, len(told))
     assert runs.causes == set()
 
 

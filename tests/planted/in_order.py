@@ -61,10 +61,13 @@ def test_leaks_more_than_it_frees():
         + LAST,
     ),
     _file(
-        "threads of an earlier test that end in a re-run",
-        "what they take along is not what the test replaces",
+        "threads of earlier tests that end or let go in a re-run",
+        "what they let go is not what the test replaces",
         """
 STOP, ENDED, RUNS, KEPT = threading.Event(), [], [], []
+from concurrent.futures import ThreadPoolExecutor
+
+GO, DONE, MORE, POOL = threading.Event(), threading.Event(), [], ThreadPoolExecutor(1)
 
 def test_leaks_by_threads():
     def work(x):
@@ -80,6 +83,20 @@ def test_leaks():
         for thread in ENDED:
             thread.join()
     KEPT.append(torch.ones(100))
+
+def test_leaks_into_a_pool():
+    def work(x):
+        GO.wait()
+        del x
+        DONE.set()
+    POOL.submit(work, torch.ones(100))
+
+def test_leaks_while_the_pool_lets_go():
+    MORE.append(torch.ones(100))
+    if len(MORE) == 2:
+        GO.set()
+        DONE.wait()
+        POOL.submit(int).result()
 """
         + LAST,
     ),
