@@ -48,13 +48,25 @@ def others_work() -> bool:
     return any(thread != own and not _is_of_execnet(frame) for thread, frame in sys._current_frames().items())
 
 
-def read_kernel_file(path: str) -> bytes:
-    """Read a small file of the kernel's, by calls that a test seldom replaces. Raises OSError."""
+def read_kernel_file(path: str, *, whole: bool = False) -> bytes:
+    """Read a small file of the kernel's, or the `whole` of one of any length, by calls that a test seldom replaces.
+
+    Half the calls that an open file makes. Raises OSError.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        return os.read(descriptor, 4096)
+        found = part = os.read(descriptor, 4096)
+        while whole and part:
+            part = os.read(descriptor, 4096)
+            found += part
+        return found
     finally:
         os.close(descriptor)
+
+
+def read_stat(pid: int) -> list[bytes]:
+    """Return the fields of ``/proc/PID/stat`` after the program's name: the state is the first. Raises OSError."""
+    return read_kernel_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
 
 
 def _is_of_execnet(innermost: FrameType) -> bool:

@@ -11,6 +11,23 @@ if TYPE_CHECKING:
 
 HOOK = "`handle.remove()`"
 
+OPTIMIZER = """
+import pytest
+import torch
+
+
+@pytest.fixture(scope="module")
+def model():
+    return torch.nn.Linear(600, 600)
+
+
+@pytest.fixture(scope="module")
+def optimizer(model):
+    return torch.optim.Adam(model.parameters())
+
+
+"""
+
 
 def _file(
     name: str, source: str, hint: tuple[str, str], expected: Expected = "growing", *, ordered: bool = False
@@ -61,22 +78,8 @@ def test_hook():
     ),
     _file(
         "a fixture's optimizer keeps a hook",
-        """
-import pytest
-import torch
-
-
-@pytest.fixture(scope="module")
-def model():
-    return torch.nn.Linear(600, 600)
-
-
-@pytest.fixture(scope="module")
-def optimizer(model):
-    return torch.optim.Adam(model.parameters())
-
-
-def test_hook(optimizer):
+        OPTIMIZER
+        + """def test_hook(optimizer):
     kept = torch.ones(64, 64)
     optimizer.register_step_post_hook(lambda *args: None if kept is None else None)
 
@@ -90,22 +93,8 @@ def test_other(model, optimizer):
     ),
     _file(
         "a fixture's optimizer keeps its state",
-        """
-import pytest
-import torch
-
-
-@pytest.fixture(scope="module")
-def model():
-    return torch.nn.Linear(600, 600)
-
-
-@pytest.fixture(scope="module")
-def optimizer(model):
-    return torch.optim.Adam(model.parameters())
-
-
-def test_step(model, optimizer):
+        OPTIMIZER
+        + """def test_step(model, optimizer):
     model(torch.ones(2, 600)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpuleak.adapters.dependencies import dependency_in_place, import_dependency
-from pytest_gpuleak.heap.threads import read_kernel_file
+from pytest_gpuleak.heap.threads import read_kernel_file, read_stat
 from pytest_gpuleak.model.text import clean_text
 
 if TYPE_CHECKING:
@@ -154,28 +154,16 @@ def _children_by_thread(folder: str) -> tuple[list[int], bool]:
         return [], True  # the process has ended
     for thread in threads:
         try:
-            children += map(int, _read(f"{folder}/{thread}/children").split())
+            children += map(int, read_kernel_file(f"{folder}/{thread}/children", whole=True).split())
         except OSError:
             complete = False
     return children, complete
 
 
-def _read(path: str) -> bytes:
-    """Read a file of the kernel's of any length, by half the calls that an open file makes."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        parts = [os.read(descriptor, 1 << 16)]
-        while parts[-1]:
-            parts.append(os.read(descriptor, 1 << 16))
-        return b"".join(parts)
-    finally:
-        os.close(descriptor)
-
-
 def start_of(pid: int) -> bytes | None:
     """Return a text that tells the process from a later one with its pid; None if unknown, or it has ended."""
     try:
-        return read_kernel_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()[19]
+        return read_stat(pid)[19]
     except (OSError, IndexError):
         return None
 

@@ -7,7 +7,7 @@ import threading
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.heap.threads import read_kernel_file
+from pytest_gpuleak.heap.threads import read_kernel_file, read_stat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable
@@ -198,7 +198,7 @@ def _describe_left(candidates: dict[Process, int]) -> list[LeftProcess]:
 def _has_ended(process: Process) -> bool:
     """Return whether a process has ended, zombies included, by a file of Linux's: the only system that counts starts."""
     try:
-        return read_kernel_file(f"/proc/{process.pid}/stat").rpartition(b")")[2].split()[0] in (b"Z", b"X")
+        return read_stat(process.pid)[0] in (b"Z", b"X")
     except (OSError, IndexError):
         return True
 

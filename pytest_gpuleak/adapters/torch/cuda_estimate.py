@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _BEGIN: Final = 0
 _END: Final = 1
 
-_DISPATCH: Final = "torch.utils._python_dispatch"
 _DYNAMO: Final = "torch._dynamo.eval_frame"
 _RESIZING: Final = frozenset(("resize_", "resize_as_", "_resize_output_", "set_"))
 

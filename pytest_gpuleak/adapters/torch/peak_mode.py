@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.torch.peak_history import DevicePeak, Used
     from pytest_gpuleak.model.findings import Origin, PeakCategory, PeakPhase
 
-_DISPATCH: Final = "torch.utils._python_dispatch"
 
 COMPILED = "code given to torch.compile ran uncompiled, so its peak may differ"
 TRACED = "what torch.jit.trace ran is not in the parts"

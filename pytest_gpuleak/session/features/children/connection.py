@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.child.messages import Lines
-from pytest_gpuleak.heap.threads import read_kernel_file
+from pytest_gpuleak.heap.threads import read_stat
 from pytest_gpuleak.model.findings import HelperProcess
 from pytest_gpuleak.model.text import clean_text, shorten_end
 
@@ -144,7 +144,7 @@ def _text(value: object, limit: int) -> str:
 def is_running(pid: int) -> bool:
     """Tell whether a process runs; one that has ended and was not waited for does not."""
     try:
-        return read_kernel_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+        return read_stat(pid)[0] not in (b"Z", b"X")
     except (OSError, IndexError):
         pass
     if os.path.isdir("/proc/self"):  # noqa: PTH112 - asked while a test waits

@@ -44,7 +44,7 @@ class ListedProcesses:
 
     def standings(self, device: str, now: NvmlReading, before: NvmlReading, nodeid: str) -> dict[int, Standing]:
         """Return the standing of each process that is listed on a device after a test."""
-        if now.own is None:  # its children are what agents tell (`agents.with_agents`)
+        if now.own is None:  # its children are what agents tell (`AgentFigures.add_to`)
             return {row.pid: self._standing(device, row, nodeid) for row in now.children}
         known = {row.pid for row in before.others}
         own = {row.pid for row in now.children} | self._ours
