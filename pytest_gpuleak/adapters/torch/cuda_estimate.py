@@ -12,12 +12,12 @@ import os
 import sys
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
-from weakref import ref
 
 from pytest_gpuleak.adapters.arrays import walk_arrays
 from pytest_gpuleak.adapters.probe_protocol import TakenBlocks
 from pytest_gpuleak.adapters.torch import cuda_rules
 from pytest_gpuleak.adapters.torch.compiler import leave_uncompiled, mode_class
+from pytest_gpuleak.adapters.torch.live_storages import RESIZING, LiveStorages
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch, torch_module
 from pytest_gpuleak.heap.threads import started_threads
 from pytest_gpuleak.model.text import clean_text
@@ -30,7 +30,6 @@ _BEGIN: Final = 0
 _END: Final = 1
 
 _DYNAMO: Final = "torch._dynamo.eval_frame"
-_RESIZING: Final = frozenset(("resize_", "resize_as_", "_resize_output_", "set_"))
 
 COMPILED: Final = "code compiled by torch.compile has run"
 TRACED: Final = "torch.jit.trace has run"
@@ -65,7 +64,7 @@ class BlockRecorder:
         self._paused = False
         self._log: list[int] = []
         self._sizes: list[int] = []
-        self._alive: dict[int, _Handle] = {}
+        self._live = LiveStorages(torch, self._ended)
         self._from_host: set[int] = set()
         self._unknown: set[int] = set()
         self._unknown_names: dict[str, None] = {}
@@ -111,7 +110,7 @@ class BlockRecorder:
         except Exception as error:  # noqa: BLE001
             self._fault(error)
         self._leave()
-        self._alive = {}
+        self._live.close()
         with contextlib.suppress(Exception):
             self._undo.close()
 
@@ -251,23 +250,21 @@ class BlockRecorder:
 
     def _add(self, tensor: Any, operator: Any, given: list[Any]) -> int | None:
         """Return the number of a new block for an operator's result; None if its storage was there."""
-        key = self._address(tensor)
-        handle = self._alive.get(key)
-        if key == 0 or (handle is not None and operator._opname not in _RESIZING and operator._overloadname != "out"):
+        key, known = self._address(tensor), self._live.find(tensor)
+        if key == 0 or (known is not None and operator._opname not in RESIZING and operator._overloadname != "out"):
             return None
-        if handle is None and operator._opname != "lift_fresh" and key in map(self._key_of, given):
+        if known is None and operator._opname != "lift_fresh" and key in map(self._key_of, given):
             return None  # of before, or made where nothing is recorded
         storage = self._storage_of(tensor)
         if storage.device.type != "cpu":
             return None
         size = int(storage.nbytes())
-        if handle is not None:
-            if self._sizes[handle.number] == size:
+        if known is not None:
+            if self._sizes[known] == size:
                 return None
-            self._log.append(handle.number * 4 + _END)
+            self._ended(known)
         number = self._begin(size)
-        handle = self._alive[key] = _Handle(storage, self._ended)
-        handle.key, handle.number = key, number
+        self._live.hold(storage, number)
         return number
 
     def _key_of(self, tensor: Any) -> int:
@@ -282,14 +279,8 @@ class BlockRecorder:
         self._log.append(number * 4 + _BEGIN)
         return number
 
-    def _ended(self, handle: _Handle) -> None:
-        if self._alive.get(handle.key) is handle:
-            del self._alive[handle.key]
-            self._log.append(handle.number * 4 + _END)
-
-    def _find(self, tensor: Any) -> int | None:
-        handle = self._alive.get(self._key_of(tensor))
-        return None if handle is None else handle.number
+    def _ended(self, number: int) -> None:
+        self._log.append(number * 4 + _END)
 
     # -- what CUDA does otherwise
 
@@ -321,7 +312,7 @@ class BlockRecorder:
 
     def _note_noise(self, tensor: Any, _made: Any, _fresh: list[int]) -> None:
         """Count dropout's noise as CUDA's fused kernel does: a byte for each value (cuda/Dropout.cu)."""
-        number = None if self._call.scores else self._find(tensor)
+        number = None if self._call.scores else self._live.find(tensor)
         if number is not None and number == self._call.noise and tensor.is_floating_point() and not self._call.is_alpha:
             self._call.noise_bytes = self._sizes[number]
             self._sizes[number] = int(tensor.numel())
@@ -340,7 +331,7 @@ class BlockRecorder:
 
     def _note_softmax(self, given: Any, _made: Any, _fresh: list[int]) -> None:
         """Count no copy in single precision that autocast makes first: CUDA's kernel reads half precision (SoftMax.cpp)."""
-        number = self._find(given)
+        number = self._live.find(given)
         if number is not None and number in self._call.widened:
             self._sizes[number] = 0
             self._half_softmaxes.add(self._torch._C._autograd._get_sequence_nr() - 1)
@@ -357,7 +348,7 @@ class BlockRecorder:
             return
         if source.dtype in (self._torch.float16, self._torch.bfloat16) and copy.dtype is self._torch.float32:
             self._call.widened.append(fresh[-1])
-        elif source.dtype is copy.dtype and (number := self._find(source)) is not None:
+        elif source.dtype is copy.dtype and (number := self._live.find(source)) is not None:
             self._from_host.add(number)
 
     def _note_within_attention(self, name: str, results: list[Any], fresh: list[int]) -> None:
@@ -420,15 +411,6 @@ class _Call:
         self.noise: int | None = None
         self.noise_bytes = 0
         self.scores = 0
-
-
-class _Handle(ref):  # type: ignore[type-arg] # of a class of torch's
-    """A weak reference on a storage, which ends when its memory does, also where C++ alone held it."""
-
-    __slots__ = ("key", "number")
-
-    key: int
-    number: int
 
 
 def _mode(recorder: BlockRecorder) -> Any:

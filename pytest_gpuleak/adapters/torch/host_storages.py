@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
-from weakref import ref
 
 from pytest_gpuleak.adapters.arrays import walk_arrays
 from pytest_gpuleak.adapters.creation_lines import printable
@@ -15,6 +14,7 @@ from pytest_gpuleak.adapters.torch.compiler import (
     nothing_compiled,
     outside_traces,
 )
+from pytest_gpuleak.adapters.torch.live_storages import LiveStorages
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch
 from pytest_gpuleak.heap.threads import started_threads
 
@@ -31,25 +31,16 @@ _MOST_LACKS: Final = 5
 TRACED: Final = "torch.jit.trace was called, whose memory is not counted"
 
 
-class _Handle(ref):  # type: ignore[type-arg] # of a class of torch's
-    """A weak reference on a storage, which ends with its memory, also where an autograd graph alone held it."""
-
-    __slots__ = ("key", "number", "size")
-
-    key: int
-    number: int
-    size: int
-
-
 class _Storages:
-    """The CPU storages that operators have made, by address; `lacks` says what was not counted."""
+    """The CPU storages that operators have made, by their numbers as blocks."""
 
     def __init__(self, torch: Any, blocks: HostBlocks) -> None:
         self._torch = torch
         self._blocks = blocks
         self._base: Any = torch._C.TensorBase
         self._address: Any = torch._C._storage_address
-        self._alive: dict[int, _Handle] = {}
+        self._live = LiveStorages(torch, self._died)
+        self._sizes: dict[int, int] = {}
         self._count = 0
 
     def note(self, operator: Any, given: Any, made: Any) -> None:
@@ -58,46 +49,44 @@ class _Storages:
         for tensor in walk_arrays(made, self._base):
             if tensor.device.type != "cpu" or tensor.layout is not self._torch.strided:  # type: ignore[attr-defined]
                 continue
-            key = self._address(tensor)
-            handle = self._alive.get(key)
-            if handle is None:
+            key, number = self._address(tensor), self._live.find(tensor)
+            if number is None:
                 if older is None:
                     older = set(self._addresses(given))
                 if key and key not in older:
-                    self._hold(tensor, key)
+                    self._hold(tensor)
             elif operator._schema.is_mutable:
                 with self._torch._C.DisableTorchFunctionSubclass():
                     size = self._base.untyped_storage(tensor).nbytes()
-                if size != handle.size:
-                    handle.size = size
-                    self._blocks.add(handle.number, size)
+                if size != self._sizes[number]:
+                    self._add(number, size)
 
     def _addresses(self, given: Any) -> Iterator[int]:
         for tensor in walk_arrays(given, self._base):
             with contextlib.suppress(Exception):  # sparse and wrapping tensors have none
                 yield self._address(tensor)
 
-    def _hold(self, tensor: Any, key: int) -> None:
+    def _hold(self, tensor: Any) -> None:
         with self._torch._C.DisableTorchFunctionSubclass():
             storage = self._base.untyped_storage(tensor)
             if not storage.resizable():
                 return  # borrowed: NumPy's memory, a file
             self._count += 1
-            handle = _Handle(storage, self._died)
-            handle.key, handle.number, handle.size = key, self._count, storage.nbytes()
-        self._alive[key] = handle
-        self._blocks.add(handle.number, handle.size)
+            self._live.hold(storage, self._count)
+            self._add(self._count, storage.nbytes())
 
-    def _died(self, handle: _Handle) -> None:
-        if self._alive.get(handle.key) is handle:
-            del self._alive[handle.key]
-        self._blocks.remove(handle.number)
+    def _add(self, number: int, size: int) -> None:
+        self._sizes[number] = size
+        self._blocks.add(number, size)
+
+    def _died(self, number: int) -> None:
+        del self._sizes[number]
+        self._blocks.remove(number)
 
     def close(self) -> None:
         """Count no more."""
-        for handle in self._alive.values():
-            self._blocks.remove(handle.number)
-        self._alive = {}
+        for number in self._live.close():
+            self._blocks.remove(number)
 
 
 @contextlib.contextmanager

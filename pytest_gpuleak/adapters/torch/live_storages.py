@@ -15,7 +15,7 @@ from pytest_gpuleak.adapters.arrays import walk_arrays
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-_RESIZING: Final = frozenset(("resize_", "resize_as_", "set_", "_resize_output_"))
+RESIZING: Final = frozenset(("resize_", "resize_as_", "set_", "_resize_output_"))
 """Operators that give a tensor a storage of another size, or another one."""
 
 _FROM_OUTSIDE: Final = frozenset(("lift_fresh", "set_"))
@@ -108,4 +108,4 @@ class LiveStorages:
 
 def _resizes(operator: Any) -> bool:
     schema = operator._schema
-    return bool(schema.is_mutable) and (operator._opname in _RESIZING or operator._overloadname.endswith("out"))
+    return bool(schema.is_mutable) and (operator._opname in RESIZING or operator._overloadname.endswith("out"))
