@@ -228,8 +228,9 @@ def test_a_fork_has_an_agent_of_its_own_and_ends_in_silence(listening: socket.so
         sys.exit(os.waitpid(pid, 0)[1])
     """
     path = os.path.dirname(os.path.dirname(os.path.dirname(hook.__file__)))  # noqa: PTH120
+    # -S: where the package is installed, its .pth would start an agent before the text does.
     done = subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(text)], env={**os.environ, "PYTHONPATH": path},
+        [sys.executable, "-S", "-W", "error", "-c", textwrap.dedent(text)], env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     pids: list[int] = []
