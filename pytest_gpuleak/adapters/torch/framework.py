@@ -187,7 +187,7 @@ class TorchFramework(Framework):
 
     def reference_finders(self) -> Sequence[ReferenceFinder]:
         """Return the finder of references in torch's C++ objects."""
-        from pytest_gpuleak.adapters.torch.reference_finder import TorchReferences
+        from pytest_gpuleak.adapters.torch.references import TorchReferences
 
         return (TorchReferences(),)
 
@@ -209,7 +209,7 @@ class TorchFramework(Framework):
 
     def library_states(self, device: str) -> list[int]:
         """Return the bytes of what libraries below torch keep on a device for the whole process, each on its own."""
-        from pytest_gpuleak.adapters.torch.library_states import library_states
+        from pytest_gpuleak.adapters.torch.device_facts import library_states
 
         return library_states(device)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pytest_gpuleak.adapters.protocol import UNTOLD
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
 from pytest_gpuleak.adapters.torch.autograd_walk import GraphWalk
 from pytest_gpuleak.adapters.torch.backward_pass import no_backward_running
@@ -21,7 +22,7 @@ from pytest_gpuleak.heap.reference_counts import LENDS_ARGUMENTS, LOOKUP_REFEREN
 from pytest_gpuleak.heap.referrers import get_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.heap.budget import Budget
 
@@ -294,3 +295,54 @@ class _Finder:
                     self._note(unit, tensor, edge)
         except Exception:  # noqa: BLE001 - an older torch whose programs read otherwise: none is named
             return
+
+
+class TorchReferences:
+    """Searches live tensors, autograd nodes and scripted modules."""
+
+    def owner_counter(self) -> Callable[[object], int | None]:
+        """Return a counter of a tensor's C++ owners: ``Tensor._use_count`` less one for the Python object."""
+        tensor_class = torch_class("torch._C", "TensorBase")
+        if tensor_class is None:
+            return lambda _: None
+        count: Any = safe_access.class_dict(tensor_class).get("_use_count")
+
+        def owners(value: object) -> int | None:
+            if not safe_access.is_a(value, tensor_class):
+                return None
+            try:
+                return UNTOLD if count is None else int(count(value)) - 1
+            except Exception:  # noqa: BLE001 - without a count, assume an owner
+                return 1
+
+        return owners
+
+    def take_census(self, budget: Budget) -> LiveTorchObjects | None:
+        """List torch's live objects; None if torch is not imported."""
+        access = TorchAccess.of_loaded()
+        return None if access is None else LiveTorchObjects(access, budget)
+
+    def held_alone(self, arrays: list[Any]) -> set[int]:
+        """Return the ids of tensors that torch's C++ owners alone keep alive."""
+        return held_by_torch_alone(arrays)
+
+    def may_close_rings(self, arrays: Sequence[object]) -> bool:
+        """Return whether one of the tensors has an autograd graph, which every such cycle contains."""
+        access = TorchAccess.of_loaded()
+        if access is None:
+            return False
+        with access.quiet():
+            return any(_has_graph(access, array) for array in arrays)
+
+    def root_of(self, value: object) -> str:
+        """Return ``hooks of an autograd graph`` for a dict of hooks; else empty."""
+        return "hooks of an autograd graph" if is_hook_dict(value) else ""
+
+
+def _has_graph(access: TorchAccess, value: Any) -> bool:
+    if not access.is_tensor(value) or not access.read(value, "requires_grad"):
+        return False
+    if not access.read(value, "is_leaf") or safe_access.instance_dict(value):
+        return True
+    gradient = access.read(value, "grad")
+    return access.is_tensor(gradient) and bool(access.read(gradient, "requires_grad"))

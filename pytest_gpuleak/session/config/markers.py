@@ -9,7 +9,6 @@ import pytest
 from pytest_gpuleak.session.config import values
 from pytest_gpuleak.session.config.settings import build_policy
 from pytest_gpuleak.session.options import ALLOW_MARKER, OPTIONS, POLICY_MARKER
-from pytest_gpuleak.session.xdist_keys import USAGE_ERROR_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,6 +19,9 @@ _ARGUMENTS = {
     POLICY_MARKER: {option.name: values.kind_of(option) for option in OPTIONS if option.marker},
     ALLOW_MARKER: {"reason": values.REASON},
 }
+
+USAGE_ERROR_KEY = "gpu_leak_usage_error"
+"""Key of a worker's usage error in its ``workeroutput``."""
 
 
 def why_not_accepted(mark: pytest.Mark) -> str | None:

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.session.xdist_keys import UNCHECKED_BUDGETS_KEY, USAGE_ERROR_KEY
+from pytest_gpuleak.session.config.markers import USAGE_ERROR_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+UNCHECKED_BUDGETS_KEY = "gpu_leak_unchecked_budgets"
+"""Key of the reasons why an xdist worker could not check budgets, in its ``workeroutput``: one per budget."""
 
 OVER_BUDGET_ATTRIBUTE = "gpu_leak_over_budget"
 """The attribute of a teardown's report that fails for a budget; xdist sends it along."""
