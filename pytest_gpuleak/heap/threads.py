@@ -64,9 +64,13 @@ def read_kernel_file(path: str, *, whole: bool = False) -> bytes:
         os.close(descriptor)
 
 
-def read_stat(pid: int) -> list[bytes]:
-    """Return the fields of ``/proc/PID/stat`` after the program's name: the state is the first. Raises OSError."""
-    return read_kernel_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+def read_stat(pid: int, thread: str = "") -> list[bytes]:
+    """Return the fields of ``/proc/PID/stat`` after the program's name: the state is the first. Raises OSError.
+
+    Those of one of its threads where `thread` has its number, else of the process.
+    """
+    of = f"task/{thread}/" if thread else ""
+    return read_kernel_file(f"/proc/{pid}/{of}stat").rpartition(b")")[2].split()
 
 
 def _is_of_execnet(innermost: FrameType) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from pytest_gpuleak.adapters.processes import own_time
 from pytest_gpuleak.child import hook
 from pytest_gpuleak.engine.subject import RerunResult
 from pytest_gpuleak.model.finding_codec import encode_finding
@@ -21,10 +22,12 @@ from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.model.version import __version__
 from pytest_gpuleak.session.features.children import agents as agents_module
 from pytest_gpuleak.session.features.children import listener as listener_module
+from pytest_gpuleak.session.features.children import patience as patience_module
 from pytest_gpuleak.session.features.children.agents import Agents, open_agents
 from pytest_gpuleak.session.features.children.connection import Connection
 from pytest_gpuleak.session.features.children.findings import read_finding
 from pytest_gpuleak.session.features.children.listener import Listener
+from pytest_gpuleak.session.features.children.patience import LOOK_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -157,6 +160,7 @@ def test_a_late_agent_is_waited_for_once_and_asked_again_when_it_has_answered(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agents_module, "ANSWER_S", 0.2)
+    monkeypatch.setattr(own_time, "_read_states", lambda _: [b"S", b"T"])
     held = threading.Event()
 
     def late(message: dict[str, Any]) -> list[Any]:
@@ -176,6 +180,37 @@ def test_a_late_agent_is_waited_for_once_and_asked_again_when_it_has_answered(
         run.agents_.begin(Policy())
     run.end()
     assert run.agents_.unchecked == []
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_one_that_the_machine_keeps_from_running_is_waited_for_and_not_for_ever(
+    run: Run, monkeypatch: pytest.MonkeyPatch, *, goes_on: bool
+) -> None:
+    monkeypatch.setattr(agents_module, "ANSWER_S", 0.1)
+    monkeypatch.setattr(patience_module, "HINDERED_S", 300 if goes_on else 0.3)
+    runs, looks = threading.Event(), list[int]()
+
+    def read_states(pid: int) -> list[bytes]:
+        looks.append(pid)
+        if goes_on and len(looks) * LOOK_S > 5 * agents_module.ANSWER_S:
+            runs.set()
+        return [b"S", b"R"]
+
+    monkeypatch.setattr(own_time, "_read_states", read_states)
+    monkeypatch.setattr(own_time, "_read_used", lambda _: 0.0)
+
+    def late(message: dict[str, Any]) -> list[Any]:
+        if message["op"] == "end":
+            runs.wait(600)
+        return well_behaved(message)
+
+    run.agent(late)
+    assert run.test() == ()
+    runs.set()
+    assert run.agents_.unchecked == ([] if goes_on else ["in Engine (pid 7): it did not answer within 0.1 s"])
+    assert set(looks) == {7}
+    while run.agents_._all[0].late:
+        run.agents_.begin(Policy())
 
 
 @pytest.mark.parametrize("runs", [True, False])
@@ -312,6 +347,7 @@ def test_a_process_without_this_version_is_told_once(run: Run, greeting: dict[st
 
 def test_a_process_that_runs_and_does_not_greet_is_waited_for_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents_module, "START_S", 0.2)
+    monkeypatch.setattr(own_time, "_read_states", lambda _: [b"S"])
     listener = run.agents_._listener
     listener.expected.append(os.getpid())
     assert run.test() == ()

@@ -7,7 +7,6 @@ import math
 import os
 import select
 import weakref
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_gpuleak.adapters.processes.facts import name_and_command
@@ -15,6 +14,7 @@ from pytest_gpuleak.child.messages import encode_policy
 from pytest_gpuleak.engine.subject import RerunResult
 from pytest_gpuleak.model.version import __version__
 from pytest_gpuleak.session.features.children.connection import is_running
+from pytest_gpuleak.session.features.children.patience import LOOK_S, Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 OPTION = "--gpu-leak-children=agent"
 
+# These three are seconds of the process's own (`OwnTime`): a verdict must not depend on what else the machine does.
 ANSWER_S = 1.0
 """Seconds that an agent may take for an answer; a test for which it takes longer is not checked there."""
 
@@ -122,7 +123,7 @@ class Agents:
 
     def _welcome(self) -> None:
         """Take new agents, and wait for those of processes that run and are known to greet."""
-        until = perf_counter() + START_S
+        patience = Patience(START_S)
         expected = self._listener.expected
         while True:
             self._all += self._listener.accept()
@@ -137,8 +138,7 @@ class Agents:
             self._drop_ended()
             if not expected:
                 return
-            left = until - perf_counter()
-            if left <= 0:
+            if patience.spent_on(expected).issuperset(expected):
                 for pid in expected:
                     self._tell(
                         f"pid {pid} is not checked: it has not greeted within {START_S:g} s, and none is waited for any more"
@@ -146,7 +146,7 @@ class Agents:
                 self._listener.expect_none()
                 return
             silent = [one for one in self._all if one.process is None]
-            wait([self._listener, *silent], min(left, 0.05))  # a process may end without a greeting
+            wait([self._listener, *silent], LOOK_S)  # a process may end without a greeting
 
     def _greet(self, new: Connection) -> None:
         if new.process is None:
@@ -198,19 +198,21 @@ class Agents:
     def _wait(self, waiting: Sequence[Connection], seconds: float) -> dict[Connection, dict[str, Any]]:
         """Return the first answer of each, of those that come within the time."""
         answers: dict[Connection, dict[str, Any]] = {}
-        until = perf_counter() + seconds
+        patience = Patience(seconds)
         silent = {one.fileno(): one for one in waiting}
-        heard = [one for one in waiting if one.is_heard]  # of many, those alone that something has come of are read
+        heard = {number for number, one in silent.items() if one.is_heard}
         while True:
-            for one in heard:
-                answer = one.next_answer(self._seq)
+            for number in heard:  # of many, those alone that something has come of are read
+                answer = silent[number].next_answer(self._seq)
                 if answer is not None:
-                    answers[one] = answer
+                    answers[silent[number]] = answer
             silent = {number: one for number, one in silent.items() if one not in answers and not one.ended}
-            ready = wait([*silent.values()], max(0.0, until - perf_counter())) if silent else ()
-            if not ready:
+            if not silent:
                 return answers
-            heard = [silent[number] for number in ready]
+            spent = patience.spent_on(one.pid for one in silent.values())
+            heard = wait([*silent.values()], 0.0 if spent else LOOK_S)
+            # One that has answered while this process itself was kept from running is heard.
+            silent = {number: one for number, one in silent.items() if number in heard or one.pid not in spent}
 
     def _note_unanswered(self, one: Connection, why_late: str) -> None:
         """Note that a test was not checked in a process. What one had that has ended, for no reason of its agent's, is gone."""

@@ -60,6 +60,11 @@ class Connection:
         return self._socket.fileno()
 
     @property
+    def pid(self) -> int:
+        """Return the pid of the process; 0 until it has greeted."""
+        return 0 if self.process is None else self.process.pid
+
+    @property
     def text(self) -> str:
         """Name the process."""
         return "a process that has not greeted" if self.process is None else self.process.text
