@@ -89,9 +89,9 @@ def start(name: str = "") -> None:
 
             _watches_forks.append(True)
             os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
-        if "multiprocessing" in sys.modules:
-            enter_children()
         _entries[os.getpid()] = Entry(run, name)
+    if run is not None and "multiprocessing" in sys.modules:
+        enter_children()  # also where the .pth came first, before multiprocessing was imported
 
 
 class Entry:

@@ -203,6 +203,27 @@ def test_what_cannot_be_told_costs_the_process_nothing(
 
 
 @posix
+def test_children_of_a_child_have_agents_where_the_child_had_its_own_before_multiprocessing(
+    listening: socket.socket,
+) -> None:
+    text = """
+        import sys
+        from pytest_gpuleak.child import hook
+        hook.start()
+        assert "multiprocessing" not in sys.modules
+        from multiprocessing import spawn
+        hook.start("Engine")  # from the preparation data
+        assert type(spawn.get_preparation_data("x")["gpuleak"]) is hook.Stowaway
+    """
+    path = os.path.dirname(os.path.dirname(os.path.dirname(hook.__file__)))  # noqa: PTH120
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", textwrap.dedent(text)], env={**os.environ, "PYTHONPATH": path},
+        stderr=subprocess.PIPE, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@posix
 def test_a_fork_has_an_agent_of_its_own_and_ends_in_silence(listening: socket.socket) -> None:
     text = """
         import os, sys

@@ -240,6 +240,16 @@ def test_an_agent_that_ends_is_left_out_with_one_line(run: Run, answer: Any, tol
     assert run.agents_.unchecked == []
 
 
+def test_one_that_has_said_why_it_ends_before_it_is_asked_again_is_told_with_it(run: Run) -> None:
+    agent = run.agent(well_behaved)
+    run.agents_.begin(Policy())
+    agent.send({"op": "bye", "why": "it forks"})
+    agent.socket.shutdown(socket.SHUT_RDWR)  # what the run sends now fails
+    assert run.end() == ()
+    assert run.told == ["Engine (pid 7) is not checked any more: it forks"]
+    assert run.agents_.unchecked == ["in Engine (pid 7): it forks"]
+
+
 def test_of_many_agents_each_is_read_when_it_has_answered(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     many = [run.agent(well_behaved, pid=pid) for pid in range(100, 160)]
     run.agents_.begin(Policy())

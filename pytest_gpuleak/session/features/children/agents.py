@@ -170,7 +170,8 @@ class Agents:
     def _drop_ended(self) -> None:
         for one in self._all:
             if one.ended and one.why_ended:
-                self._tell(f"{one.text} is not checked{self._since()}: {one.why_ended}")
+                any_more = "" if one.policy is None else " any more"
+                self._tell(f"{one.text} is not checked{any_more}: {one.why_ended}")
             elif one.ended and one.process is not None and not one.has_left:
                 self._cut_off.append(one)  # it is ending, as a rule: what runs at the next test is not
         self._all = [one for one in self._all if not one.ended]
@@ -182,9 +183,6 @@ class Agents:
             if one.process is not None and one.process.pid not in connected and is_running(one.process.pid):
                 self._tell(f"{one.text} is not checked any more: it has closed its connection, or runs another program")
         self._cut_off = []
-
-    def _since(self) -> str:
-        return " any more" if self._following else ""
 
     def _ask(self, messages: Mapping[Connection, dict[str, Any]], seconds: float) -> dict[Connection, dict[str, Any]]:
         """Return the answers that come in time; who is late is not asked again before the answer has come."""

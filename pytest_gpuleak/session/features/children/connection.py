@@ -78,6 +78,7 @@ class Connection:
             except BlockingIOError:
                 self.end("it reads no messages")
             except OSError:
+                self._inbox += self.read()  # it may have said why it ends
                 self.end()
         return not self.ended
 
