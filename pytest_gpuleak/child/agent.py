@@ -136,13 +136,12 @@ class Agent:
         }
 
     def _look(self) -> tuple[list[object], Growth, bool]:
-        tracker = self._tracker
-        growth = tracker.counters.end(lambda: tracker.least_host_growth(self._policy))
+        tracker, policy = self._tracker, self._policy
+        growth = tracker.counters.end(lambda: tracker.least_host_growth(policy))
         arrays = tracker.left_arrays()
         suspected = bool(arrays)
-        if tracker.is_worth_a_check(growth, self._policy):
-            growth = tracker.without_pools(growth)
-            suspected |= tracker.is_worth_a_check(growth, self._policy)
+        if tracker.is_worth_a_check(growth, policy):
+            growth, suspected = tracker.own_growth(growth, policy, suspected=suspected)
         return arrays, growth, suspected
 
     def _check(

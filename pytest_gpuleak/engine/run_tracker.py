@@ -269,6 +269,14 @@ class RunTracker:
         sizes = {key: size - pooled if key[0] == HOST else size for key, size in growth.bytes.items()}
         return growth._replace(bytes=sizes)
 
+    def own_growth(self, growth: Growth, policy: Policy, *, suspected: bool) -> tuple[Growth, bool]:
+        """Return what is the run's own of growth that is worth a check, and whether that, or what it was `suspected` for, is."""
+        growth = self.without_pools(growth)
+        if not suspected:
+            growth = self.without_workspaces(growth)
+            suspected = self.is_worth_a_check(growth, policy)
+        return growth, suspected
+
     def compiled(self) -> bool:
         """Return whether more compiled programs are kept than after the run before, its garbage collected."""
         try:

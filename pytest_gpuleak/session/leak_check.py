@@ -268,10 +268,7 @@ class LeakCheck:
         tracker, suspected = self.tracker, bool(left)
         if tracker.is_worth_a_check(growth, policy):
             self._own_modules.keep()
-            growth = tracker.without_pools(growth)
-            if not suspected:
-                growth = tracker.without_workspaces(growth)
-                suspected = tracker.is_worth_a_check(growth, policy)
+            growth, suspected = tracker.own_growth(growth, policy, suspected=suspected)
         return growth, tracker.compiled() | tracker.opens_files() | suspected
 
     def _collect_garbage(self, arrays: list[object], growth: Growth, ended: EndedRun) -> tuple[Garbage | None, Growth]:
