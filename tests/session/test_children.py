@@ -398,6 +398,31 @@ def test_of_subprocesss_processes_those_that_will_greet_are_waited_for(
     assert listener.expected == [4711] * greets
 
 
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["/usr/bin/python3.9", "server.py"], True),
+        ([sys.executable, "-S", "server.py"], True),
+        (["redis-server"], False),
+        ([sys.executable, "-m", "pytest"], False),
+        ([], False),  # it has ended
+    ],
+)
+def test_processes_without_an_agent_are_told_before_their_end_in_one_line(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: list[str], told: bool
+) -> None:
+    run.agents_.begin(Policy())
+    run.started.update(dict.fromkeys(map(Started, (7, 8, 9)), SERVER))
+    run.started[Started(10)] = OTHER
+    monkeypatch.setattr(run.agents_._listener, "_has_pth", True)
+    monkeypatch.setattr(listener_module, "command_line", lambda _: command)
+    run.agent(well_behaved)  # pid 7's
+    run.agents_.setup_ends(SERVER)
+    run.agents_.teardown_begins(SERVER)
+    why = "not checked, no agent has come from there (another Python's, or started with -S?)"
+    assert run.told == [f"python (pid 8, fixture 'server') and 1 more: {why}"] * told
+
+
 def test_a_process_of_another_user_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert listener_module._is_users(os.getpid())
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)

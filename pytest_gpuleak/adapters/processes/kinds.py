@@ -122,9 +122,8 @@ def program_of(command: Sequence[str]) -> str:
     """Return the program of a command line without parts that differ between runs: a module's or file's name."""
     if not command:
         return "unknown"
-    first = PurePath(command[0].replace("\\", "/")).name or command[0]
-    if _PYTHON.fullmatch(first) is None:
-        return first
+    if not runs_python(command):
+        return _file_of(command[0]) or command[0]
     rest = iter(command[1:])
     for part in rest:
         if part == "-m":
@@ -134,5 +133,14 @@ def program_of(command: Sequence[str]) -> str:
         if part in _TAKES_VALUE:
             next(rest, None)
         elif not part.startswith("-"):
-            return PurePath(part.replace("\\", "/")).name
+            return _file_of(part)
     return "python"
+
+
+def runs_python(command: Sequence[str]) -> bool:
+    """Return whether a command line is a Python interpreter's."""
+    return bool(command) and _PYTHON.fullmatch(_file_of(command[0])) is not None
+
+
+def _file_of(path: str) -> str:
+    return PurePath(path.replace("\\", "/")).name

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytest_gpuleak.adapters.processes.facts import name_and_command
 from pytest_gpuleak.child.messages import encode_policy
 from pytest_gpuleak.engine.subject import RerunResult
+from pytest_gpuleak.model.findings import HelperProcess
 from pytest_gpuleak.model.version import __version__
 from pytest_gpuleak.session.features.children.connection import is_running
 from pytest_gpuleak.session.features.children.patience import LOOK_S, Patience
@@ -61,6 +62,8 @@ class Agents:
         self._tell = tell
         self._all: list[Connection] = []
         self._cut_off: list[Connection] = []
+        self._told: set[int] = set()
+        """The pids of processes that have greeted, or have been told to be silent."""
         self._seq = 0
         self._policy: Policy | None = None
         self._following = False
@@ -87,6 +90,17 @@ class Agents:
             self._begin()
         else:
             self._welcome()
+
+    def teardown_begins(self, fixture: FixtureKey) -> None:
+        """Tell which of the fixture's processes run Python and have had no agent, in one line: what leaks there is not found."""
+        pids = [process.pid for process, owner in self._processes.owned().items() if owner == fixture]
+        silent = [pid for pid in pids if pid not in self._told and self._listener.could_have_greeted(pid)]
+        if silent:
+            (name, _), more = name_and_command(silent[0]), f" and {len(silent) - 1} more" if silent[1:] else ""
+            who = HelperProcess(silent[0], name, fixture=self._processes.name_of(fixture)).text
+            self._tell(
+                f"{who}{more}: not checked, no agent has come from there (another Python's, or started with -S?)"
+            )
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
         """Forget the fixture, whose key may be another's."""
@@ -139,6 +153,7 @@ class Agents:
             if not expected:
                 return
             if patience.spent_on(expected).issuperset(expected):
+                self._told.update(expected)
                 for pid in expected:
                     self._tell(
                         f"pid {pid} is not checked: it has not greeted within {START_S:g} s, and none is waited for any more"
@@ -151,6 +166,7 @@ class Agents:
     def _greet(self, new: Connection) -> None:
         if new.process is None:
             return
+        self._told.add(new.process.pid)
         name, command = name_and_command(new.process.pid)
         new.process = dataclasses.replace(new.process, name=new.process.name or name, command=command)
         if new.version != __version__:

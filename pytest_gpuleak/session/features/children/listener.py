@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.processes.facts import command_line, environment_of
+from pytest_gpuleak.adapters.processes.kinds import runs_python
 from pytest_gpuleak.child import hook
 from pytest_gpuleak.model.version import __version__
 from pytest_gpuleak.session.features.children.connection import Connection
@@ -87,6 +88,11 @@ class Listener:
         without_site = any("S" in part for part in options if not part.startswith(("--", "-X", "-W", "-c", "-m")))
         ours = command[:1] == [sys.executable] and self._is_in(environment_of(pid)) and _is_users(pid)
         return ours and not without_site and not hook.is_left_out(command)
+
+    def could_have_greeted(self, pid: int) -> bool:
+        """Tell whether a process runs Python, and no run of pytest's: where it has no agent, that was for another reason."""
+        command = command_line(pid)
+        return self._has_pth and runs_python(command) and not hook.is_left_out(command)
 
     def fileno(self) -> int:
         """Return the descriptor, for `select`."""
