@@ -52,9 +52,9 @@ def test_what_counts(monkeypatch: pytest.MonkeyPatch, states: list[bytes], used_
 @on_linux
 def test_readings_of_this_process_and_of_one_that_has_ended() -> None:
     before = own_time._read_used(os.getpid())
-    while time.process_time() < before + 1:
+    while time.process_time() < before + 0.4:
         pass
-    assert own_time._read_used(os.getpid()) >= before + 0.5
+    assert own_time._read_used(os.getpid()) >= before + 0.2
     assert is_hindered(own_time._read_states(os.getpid()))  # it runs
     assert (own_time._read_used(0), own_time._read_states(0)) == (0.0, [])
 

@@ -213,20 +213,21 @@ class Agents:
         """Return the first answer of each, of those that come within the time."""
         answers: dict[Connection, dict[str, Any]] = {}
         patience = Patience(seconds)
-        silent = {one.fileno(): one for one in waiting}
-        heard = {number for number, one in silent.items() if one.is_heard}
+        silent = [*waiting]
+        heard = [one for one in waiting if one.is_heard]  # of many, those alone that something has come of are read
         while True:
-            for number in heard:  # of many, those alone that something has come of are read
-                answer = silent[number].next_answer(self._seq)
+            for one in heard:
+                answer = one.next_answer(self._seq)
                 if answer is not None:
-                    answers[silent[number]] = answer
-            silent = {number: one for number, one in silent.items() if one not in answers and not one.ended}
+                    answers[one] = answer
+            silent = [one for one in silent if one not in answers and not one.ended]
             if not silent:
                 return answers
-            spent = patience.spent_on(one.pid for one in silent.values())
-            heard = wait([*silent.values()], 0.0 if spent else LOOK_S)
+            spent = patience.spent_on(one.pid for one in silent)
+            ready = wait(silent, 0.0 if spent else LOOK_S)
+            heard = [one for one in silent if one.fileno() in ready]
             # One that has answered while this process itself was kept from running is heard.
-            silent = {number: one for number, one in silent.items() if number in heard or one.pid not in spent}
+            silent = [one for one in silent if one.pid not in spent or one.fileno() in ready]
 
     def _note_unanswered(self, one: Connection, why_late: str) -> None:
         """Note that a test was not checked in a process. What one had that has ended, for no reason of its agent's, is gone."""
