@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pytest_gpuleak.adapters.processes import own_time
+from pytest_gpuleak.adapters.processes.use import ProcessUse
 from pytest_gpuleak.child import hook
 from pytest_gpuleak.engine.subject import RerunResult
 from pytest_gpuleak.model.finding_codec import encode_finding
@@ -160,7 +160,7 @@ def test_a_late_agent_is_waited_for_once_and_asked_again_when_it_has_answered(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agents_module, "ANSWER_S", 0.2)
-    monkeypatch.setattr(own_time, "_read_states", lambda _: [b"S", b"T"])
+    monkeypatch.setattr(patience_module, "read_use", lambda _: ProcessUse(1.0, wants=False))
     held = threading.Event()
 
     def late(message: dict[str, Any]) -> list[Any]:
@@ -190,14 +190,13 @@ def test_one_that_the_machine_keeps_from_running_is_waited_for_and_not_for_ever(
     monkeypatch.setattr(patience_module, "HINDERED_S", 300 if goes_on else 0.3)
     runs, looks = threading.Event(), list[int]()
 
-    def read_states(pid: int) -> list[bytes]:
+    def read(pid: int) -> ProcessUse:
         looks.append(pid)
         if goes_on and len(looks) * LOOK_S > 5 * agents_module.ANSWER_S:
             runs.set()
-        return [b"S", b"R"]
+        return ProcessUse(1.0, wants=True)
 
-    monkeypatch.setattr(own_time, "_read_states", read_states)
-    monkeypatch.setattr(own_time, "_read_used", lambda _: 0.0)
+    monkeypatch.setattr(patience_module, "read_use", read)
 
     def late(message: dict[str, Any]) -> list[Any]:
         if message["op"] == "end":
@@ -357,7 +356,7 @@ def test_a_process_without_this_version_is_told_once(run: Run, greeting: dict[st
 
 def test_a_process_that_runs_and_does_not_greet_is_waited_for_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents_module, "START_S", 0.2)
-    monkeypatch.setattr(own_time, "_read_states", lambda _: [b"S"])
+    monkeypatch.setattr(patience_module, "read_use", lambda _: ProcessUse(1.0, wants=False))
     listener = run.agents_._listener
     listener.expected.append(os.getpid())
     assert run.test() == ()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 OPTION = "--gpu-leak-children=agent"
 
-# These three are seconds of the process's own (`OwnTime`): a verdict must not depend on what else the machine does.
+# These three are seconds of the process's own (`Patience`): a verdict must not depend on what else the machine does.
 ANSWER_S = 1.0
 """Seconds that an agent may take for an answer; a test for which it takes longer is not checked there."""
 

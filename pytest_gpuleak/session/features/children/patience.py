@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.adapters.processes.own_time import OwnTime
+from pytest_gpuleak.adapters.processes.use import ProcessUse, read_use
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,27 +18,29 @@ HINDERED_S: Final = 60.0
 
 
 class Patience:
-    """Waits for each of some processes `seconds` of its own."""
+    """Waits for each of some processes `seconds` of its own (`ProcessUse.own_seconds`)."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds - LOOK_S  # who answers before the first look is not looked at
         self._looked = perf_counter()
         self._until = self._looked + seconds + HINDERED_S
-        self._times: dict[int, OwnTime] = {}
+        self._known: dict[int, tuple[ProcessUse, float]] = {}
+        """What each process had used at the last look, and how long it was waited for by then."""
 
     def spent_on(self, pids: Iterable[int]) -> set[int]:
         """Return those of the processes that are waited for no longer, at each look; in between none."""
         now = perf_counter()
-        if now - self._looked < LOOK_S:
+        passed_s = now - self._looked
+        if passed_s < LOOK_S:
             return set()
         self._looked = now
         spent: set[int] = set()
-        for pid in pids:
-            time = self._times.get(pid)
-            if time is None:
-                time = self._times[pid] = OwnTime(pid)
-            else:
-                time.look()
-            if time.seconds >= self._seconds or now >= self._until:
+        for pid in set(pids):
+            use = read_use(pid)
+            before, waited_s = self._known.get(pid, (None, 0.0))
+            if before is not None:
+                waited_s += use.own_seconds(before, passed_s)
+            self._known[pid] = use, waited_s
+            if waited_s >= self._seconds or now >= self._until:
                 spent.add(pid)
         return spent
