@@ -6,7 +6,6 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.engine.stages import DESCRIBE
-from pytest_gpuleak.heap.hidden_references import RING_ROOT
 from pytest_gpuleak.model.findings import CYCLE_ROOT
 
 if TYPE_CHECKING:
@@ -74,14 +73,14 @@ def _why_no_holder(found: Finding) -> str:
     holder = found.holder
     if holder is None:
         return _NO_HOLDER.get(found.kind, "it was freed before its holder was searched for")
-    if holder.kind not in ("native", "unknown") or holder.root in (CYCLE_ROOT, RING_ROOT):
+    if holder.kind not in ("native", "unknown") or holder.root == CYCLE_ROOT:
         return ""
-    if holder.kind == "native":
-        return "nothing in Python leads to it: C++ keeps it"
-    if not holder.root:
+    if holder.kind == "unknown" and not holder.root:
         return holder.text.removeprefix("unknown: ").removeprefix("unknown so far: ")
-    from pytest_gpuleak.explain.rootless import CROWD_ROOT
+    from pytest_gpuleak.explain.rootless import CROWD_ROOT, NATIVE_ROOT
 
+    if holder.kind == "native":  # a ring in C and a callback of atexit have names of their own
+        return "nothing in Python leads to it: C++ keeps it" if holder.root.startswith(NATIVE_ROOT) else ""
     return "too many containers refer to it" if holder.root == CROWD_ROOT else SEARCH_CUT
 
 

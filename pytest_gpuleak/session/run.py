@@ -95,9 +95,12 @@ def _growth_that_fails(policy: Policy) -> str:
 
 
 def _are_notes_read(config: pytest.Config, settings: Settings) -> bool:
-    """Tell whether findings that fail nothing are shown (``-v``) or written to a file, which JUnit's XML is not among."""
+    """Tell whether findings that fail nothing are shown (``-v``) or written to a file, which JUnit's XML is not among.
+
+    What an xdist worker finds the controller writes: of the worker's settings, none names a report.
+    """
     verbose: int = getattr(config.option, "verbose", 0)  # without a terminal reporter there is no such option
-    return bool(settings.report_paths or settings.baseline or settings.update_baseline or verbose > 0)
+    return bool(read_value(config, "report") or settings.baseline or settings.update_baseline or verbose > 0)
 
 
 class Session:

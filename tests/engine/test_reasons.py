@@ -9,6 +9,7 @@ import pytest
 from pytest_gpuleak.engine.describe import FIXTURE_ALONE, SEARCH_CUT, with_reasons
 from pytest_gpuleak.engine.holders import NOT_SEARCHED
 from pytest_gpuleak.explain.rootless import CROWD_ROOT, TIMEOUT_ROOT
+from pytest_gpuleak.explain.roots.library_names import AT_EXIT
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
 from pytest_gpuleak.model.findings import (
     CYCLE_ROOT,
@@ -58,7 +59,9 @@ def test_a_finding_with_all_has_no_reasons() -> None:
         (Holder("unknown", CROWD_ROOT, CROWD_ROOT), "too many containers refer to it"),
         (Holder("native", "C++", "C++[0]"), "nothing in Python leads to it: C++ keeps it"),
         (None, "it was freed before its holder was searched for"),
+        (Holder("native", "C++ (a node)", "C++ (a node)[0]"), "nothing in Python leads to it: C++ keeps it"),
         (Holder("native", RING_ROOT, RING_ROOT), ""),
+        (Holder("native", f"{AT_EXIT}app.stop", f"{AT_EXIT}app.stop"), ""),
         (Holder("unknown", CYCLE_ROOT, CYCLE_ROOT), ""),
     ],
 )

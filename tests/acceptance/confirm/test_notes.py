@@ -260,3 +260,10 @@ def test_a_run_for_lines_that_fails_leaves_the_leak_with_its_holder(quiet: Quiet
     assert summary(lines) == "gpu-leak: 1 leaked, 4 noted, 0 clean"
     assert "held by  test_it.HISTORY[0]" in "\n".join(lines)
     assert len(searches) == 1
+
+
+def test_a_worker_names_what_the_controller_writes(run: Runner) -> None:
+    found = run(
+        "class Augmentation:\n    pass\n\nONE = Augmentation()\n\ndef test_it():\n    ONE.last = Buffer(40)\n", "-n1"
+    )
+    assert found.finding("test_it")["holder"]["text"] == "test_it.ONE.last"
