@@ -165,7 +165,7 @@ class SuspectCheck:
         """Run once more, traced for the lines that make what fails; `recorded`, for what it adds to the host's memory."""
         fails = self._evidence.processes.grows or any(one.failed for one in self._evidence.judge()[0])
         fails = fails and self._policy.allowed is None
-        self._why_no_lines = "" if fails else _NOT_TRACED
+        self._why_no_lines = "" if fails or recorded else _NOT_TRACED  # what is recorded may fail once that is read
         if not recorded and not fails:
             return
         if fails and self._knowledge.late is not None:

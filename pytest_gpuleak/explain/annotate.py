@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.creation_lines import code_at
-from pytest_gpuleak.explain.edge_to_edit import FIXED, KEEPS_KEY, edge_to_edit, is_edited_as_a_whole
+from pytest_gpuleak.explain.edge_to_edit import FIXED, KEEPS_KEY, edge_to_edit, is_edited_as_a_whole, is_users
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -158,7 +158,7 @@ def _container(holder: Holder, index: int) -> str:
 def _file_of(label: str) -> str | None:
     from pytest_gpuleak.heap import safe_access
 
-    module = label.rpartition(".")[0]
+    module = label.rpartition(".")[0] if is_users(label) else ""
     file = safe_access.plain_text(safe_access.loaded(module, "__file__")) if module and " " not in module else None
     return file if file is not None and file.endswith(".py") else None
 
@@ -194,7 +194,8 @@ def _where_class_sets(label: str, attribute: str) -> tuple[str | None, int | Non
     bases = safe_access.mro(found)[1:-1] if safe_access.is_a(found, type) else ()
     classes = [(module, name), *((safe_access.class_module(one), safe_access.class_qualname(one)) for one in bases)]
     places = Places()
-    set_in = (places.of_attribute(at, of, attribute) for at, of in classes if at is not None)
+    users = ((at, of) for at, of in classes if at is not None and is_users(f"{at}.{of}"))
+    set_in = (places.of_attribute(at, of, attribute) for at, of in users)
     return next((place for place in set_in if place[0] is not None), (None, None))
 
 

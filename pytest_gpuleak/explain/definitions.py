@@ -19,7 +19,8 @@ MAX_WRAPPED: Final = 8
 """Methods and partials around a function that are unwrapped. Limited, since a partial may wrap itself."""
 
 _DEFINITION: Final = re.compile(
-    r"^(?P<indent>[ \t]*)(?:(?:class|def|async[ \t]+def)[ \t]+(?P<defined>\w+)|(?P<assigned>\w+)[ \t]*(?::[^=\n]+)?=(?!=))",
+    r"^(?P<indent>[ \t]*)(?:(?:class|def|async[ \t]+def)[ \t]+(?P<defined>\w+)"
+    r"|(?P<assigned>\w+(?:[ \t]*,[ \t]*\w+)*)[ \t]*(?::[^=\n]+)?=(?!=))",
     re.MULTILINE,
 )
 
@@ -73,8 +74,8 @@ class _Definitions:
         self._places: dict[tuple[bool, str], list[int]] = {}
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", source))]
         for match in _DEFINITION.finditer(source):
-            place = (bool(match["indent"]), match["defined"] or match["assigned"])
-            self._places.setdefault(place, []).append(match.start())
+            for name in (match["defined"] or match["assigned"]).split(","):
+                self._places.setdefault((bool(match["indent"]), name.strip()), []).append(match.start())
 
     def line_of(self, name: str) -> int | None:
         line: int | None = None

@@ -88,7 +88,7 @@ def edge_to_edit(holder: Holder) -> int | None:
             return index
         if entry and field is None:
             field = index
-        if step.edge.startswith(".") and _is_users(step.type):
+        if step.edge.startswith(".") and is_users(step.type):
             attribute = index
     return attribute if field is None else field
 
@@ -119,7 +119,8 @@ def _is_entry(path: Sequence[PathStep], index: int, before_is: bool) -> bool:
     return not _ITEM.fullmatch(before.edge) or before.type in FIXED or before_is
 
 
-def _is_users(label: str) -> bool:
+def is_users(label: str) -> bool:
+    """Tell whether the code of a type, or of what a label names, may be edited: no framework's, nor Python's own."""
     if label.startswith(_CODE):
         return True
     package, dot, _ = label.partition(".")

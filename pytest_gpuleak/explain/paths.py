@@ -25,6 +25,7 @@ from pytest_gpuleak.explain.ways import HEAD, Walker
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.frames import without_comprehensions
 from pytest_gpuleak.model.findings import Holder, PathStep
+from pytest_gpuleak.model.source_files import is_installed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -151,7 +152,12 @@ class Writer:
         place = (id(root), id(first))
         if place not in self._root_places:
             found = self._places.of_function(first)
-            self._root_places[place] = self._places.of_name(root.module, root.name) if found[0] is None else found
+            if found[0] is None or is_installed(
+                found[0]
+            ):  # what a library's decorator returned is defined under its name
+                by_name = self._places.of_name(root.module, root.name)
+                found = found if by_name[0] is None else by_name
+            self._root_places[place] = found
         found = self._root_places[place]
         if found[0] is None and root.text.startswith(REGISTERED):  # an object that can be called
             kind = type(first)

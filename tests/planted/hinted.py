@@ -65,6 +65,20 @@ def test_hook():
         ("A hook registered on `$m.WEIGHT` was never removed", HOOK),
     ),
     _file(
+        "hook of a graph's node",
+        """
+import torch
+
+RESULT = (torch.ones(8, requires_grad=True) * 2).sum()  # edit
+
+
+def test_hook():
+    kept = torch.ones(64, 64)
+    RESULT.grad_fn.register_hook(lambda *args: None if kept is None else None)
+""",
+        ("A hook registered on `$m.RESULT", HOOK),
+    ),
+    _file(
         "hook for all modules",
         """
 import torch
@@ -191,5 +205,32 @@ def test_loss():
     METRICS["loss"].append((torch.ones(64, 64, requires_grad=True) * 2).exp().sum())  # edit
 """,
         ("`$m.METRICS` keeps a result with its autograd graph", "`.detach()`"),
+    ),
+    _file(
+        "arrays of records with objects",
+        """
+import numpy as np
+import torch
+
+TABLES = []
+
+
+def test_table():
+    table = np.zeros(2, dtype=[("label", "i4"), ("image", object)])
+    table["image"][0] = torch.ones(64, 64)
+    TABLES.append(table)  # edit
+""",
+        ("Each run adds to `$m.TABLES`", "teardown"),
+    ),
+    _file(
+        "bytes of the host",
+        """
+BLOBS, NAMES = [], []
+
+
+def test_blob():
+    BLOBS.append(memoryview(bytearray(12 << 20)))  # edit
+""",
+        ("Each run adds to `$m.BLOBS`", "teardown"),
     ),
 )

@@ -340,4 +340,36 @@ def test_load():
     load(300)
 """,
     ),
+    _file(
+        "functions of a library's dispatcher",
+        """
+import functools
+import torch
+
+@functools.singledispatch
+def draw(shape):  # edit
+    return None
+
+def test_draw():
+    class Square:
+        pass
+
+    canvas = torch.ones(64, 64)
+    draw.register(Square, lambda shape: canvas)
+""",
+    ),
+    _file(
+        "records that a handler of Python's own buffers",
+        """
+import logging.handlers
+import torch
+
+LOGGER, HANDLER = logging.getLogger("depot.night"), logging.handlers.MemoryHandler(10_000, flushLevel=100)  # edit
+LOGGER.addHandler(HANDLER)
+LOGGER.propagate = False
+
+def test_logs():
+    LOGGER.warning("grad %s", torch.ones(70, 70))
+""",
+    ),
 )

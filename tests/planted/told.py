@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.model.findings import KIND_CODES
+from pytest_gpuleak.model.source_files import is_installed
 from pytest_gpuleak.reports.source_places import findings_of
 from pytest_gpuleak.reports.terminal.section import render_leaks
 from tests.planted.kind import EDIT
@@ -40,6 +41,9 @@ def _faults(kind: Kind, module: str, report: RunReport) -> Iterator[str]:
     start, remedy = (text.replace("$m", module) for text in kind.hint)
     if not any(str(found.hint).startswith(start) and remedy in str(found.hint) for found in findings) and start:
         yield f"no hint {start} … {remedy}"
+    edited = {one.edit_file for found in findings if (one := found.holder) is not None and one.edit_file is not None}
+    if abroad := sorted(filter(is_installed, edited)):
+        yield f"lines to edit that are no user's: {abroad}"
     lines = [number for number, line in enumerate(kind.source.splitlines(), 1) if EDIT.search(line)]
     said = "\n".join(render_leaks(report, verbosity=0, width=80)).partition("  created")[0]
     if lines and not ("  fix " in said and any(re.search(rf"{module}\.py:{line}\b", said) for line in lines)):

@@ -81,10 +81,10 @@ class _Bases:
         if id(array) in self._met:
             return id(array) in self._holding
         self._met.add(id(array))
-        for index, element in elements_of(array, self._array_class):
+        for place, element in elements_of(array, self._array_class):
             if id(element) in self._wanted:
                 self._holding.add(id(array))
-                self.links.append(Link(array, element, f"[{index}]"))
+                self.links.append(Link(array, element, place))
         return id(array) in self._holding
 
     def _has_wanted_base(self, array: Any) -> bool:

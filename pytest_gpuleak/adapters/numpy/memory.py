@@ -120,24 +120,32 @@ def hold(array: Any, array_class: Any) -> ArrayHandle:
 
 
 def elements_of(array: Any, array_class: Any) -> Iterable[tuple[str, object]]:
-    """Return the elements of an array of objects, each with its index as Python writes it; none for other arrays."""
+    """Return the objects in an array, each with its place as Python writes it: ``[0, 1]``, or ``[0]['name']`` of a record."""
     dtype: Any = safe_access.slot(array, array_class, "dtype")
-    if getattr(dtype, "kind", "") != "O":
+    if not getattr(dtype, "hasobject", False) or not 0 < int(array_class.size.__get__(array)) <= MAX_ELEMENTS:
         return ()
     shape: tuple[int, ...] = array_class.shape.__get__(array)
-    if not 0 < int(array_class.size.__get__(array)) <= MAX_ELEMENTS:
-        return ()
-    values: Any = array_class.tolist(array)
-    if len(shape) == 0:
-        return (("()", values),)
-    if len(shape) == 1:
-        return ((str(index), value) for index, value in enumerate(values))
-    return _nested(values, len(shape))
+    places = _nested(array_class.tolist(array), len(shape))
+    if dtype.kind == "O":
+        return ((f"[{place}]", value) for place, value in places)
+    return (part for place, value in places for part in _parts(value, dtype, f"[{place}]"))
 
 
 def _nested(values: Any, depth: int, before: str = "") -> Iterable[tuple[str, object]]:
+    if depth == 0:
+        yield "()", values
+        return
     for index, value in enumerate(values):
         if depth == 1:
             yield f"{before}{index}", value
         else:
             yield from _nested(value, depth - 1, f"{before}{index}, ")
+
+
+def _parts(value: Any, dtype: Any, place: str) -> Iterable[tuple[str, object]]:
+    """Return the objects in a record: a tuple with an item for each field, which may be a record too."""
+    if dtype.kind == "O":
+        yield place, value
+    elif dtype.names is not None:
+        for name, part in zip(dtype.names, value, strict=True):
+            yield from _parts(part, dtype.fields[name][0], f"{place}[{name!r}]")

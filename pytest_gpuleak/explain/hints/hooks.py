@@ -11,8 +11,8 @@ from pytest_gpuleak.heap.hidden_references import RING_ROOT
 if TYPE_CHECKING:
     from pytest_gpuleak.explain.hints.trail import Trail
 
-_HOOKS: Final = re.compile(r"\._\w*hooks")
-"""Where torch keeps hooks of modules, optimizers (torch/optim/optimizer.py) and tensors (torch/_tensor.py)."""
+_HOOKS: Final = re.compile(r"\._\w*hooks|.* \((?:pre)?hooks\)")
+"""Where torch keeps hooks of modules, optimizers (torch/optim/optimizer.py), tensors (torch/_tensor.py) and graphs' nodes."""
 
 _GLOBAL_HOOKS: Final = re.compile(r"torch\.[\w.]+\._global_\w*hooks")
 _INSIDE_TENSOR: Final = re.compile(r" \(inside (torch\.[\w.]+)\)")

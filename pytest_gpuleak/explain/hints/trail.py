@@ -61,7 +61,7 @@ class Trail:
     @property
     def growing(self) -> bool:
         """Tell whether each run of the test leaves more behind."""
-        return self.finding.kind == "growing"
+        return self.finding.kind == "growing" or (self.finding.metric is not None and self.finding.bytes_per_run > 0)
 
     @property
     def has_graph(self) -> bool:

@@ -11,7 +11,7 @@ import pytest
 np: Any = pytest.importorskip("numpy")
 
 from pytest_gpuleak.adapters.numpy.framework import MappedArrays, NumpyFramework  # noqa: E402
-from pytest_gpuleak.adapters.numpy.memory import MAX_ELEMENTS  # noqa: E402
+from pytest_gpuleak.adapters.numpy.memory import MAX_ELEMENTS, elements_of  # noqa: E402
 from pytest_gpuleak.adapters.numpy.untracked import Ndarrays  # noqa: E402
 
 if TYPE_CHECKING:
@@ -122,6 +122,23 @@ def test_elements_of_arrays_of_objects() -> None:
     assert READER.elements(np.array(inner, dtype=object)) == [1.0, 1.0, 1.0]
     assert READER.elements(np.full(MAX_ELEMENTS + 1, None)) == []
     assert READER.elements(np.ones(3)) == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "places"),
+    [
+        ((), "O", ["[()]"]),
+        ((2, 1), "O", ["[0, 0]", "[1, 0]"]),
+        (1, [("n", "i4"), ("x", "O")], ["[0]['x']"]),
+        ((), [("n", "i4"), ("in", [("x", "O"), ("y", "f4")])], ["[()]['in']['x']"]),
+        (1, [("n", "i4")], []),
+        (1, [("many", "O", (2,))], []),
+    ],
+)
+def test_objects_are_found_at_their_places(shape: Any, dtype: Any, places: list[str]) -> None:
+    found = list(elements_of(np.zeros(shape, dtype), np.ndarray))
+    assert [place for place, _ in found] == places
+    assert all(value == 0 for _, value in found)
 
 
 @pytest.mark.parametrize("dtype", ["O", "U5", "S3", "M8[ns]", "V7", "?", "complex64", ">f4", "T"])
