@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import gc
 import weakref
@@ -112,6 +113,14 @@ def test_a_container_that_both_hold(app: Any) -> None:
     thing = box["thing"]
     del box
     assert holders(thing) == [["leaky_app.HISTORY[0]['thing']", "leaky_app.OTHER[0]['thing']"]]
+
+
+def test_a_context_that_a_global_holds_is_no_threads(app: Any) -> None:
+    variable: contextvars.ContextVar[object] = contextvars.ContextVar("variable")
+    app.HISTORY.append(contextvars.copy_context())
+    app.HISTORY[0].run(variable.set, Thing())
+    found = explain([app.HISTORY[0][variable]])[0]
+    assert (found.holder.text, found.others) == ("leaky_app.HISTORY[0][<ContextVar 'variable'>]", ())
 
 
 def test_targets_with_different_holders(app: Any) -> None:

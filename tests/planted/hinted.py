@@ -223,6 +223,23 @@ def test_table():
         ("Each run adds to `$m.TABLES`", "teardown"),
     ),
     _file(
+        "contexts that pile up",
+        """
+import contextvars
+import torch
+
+BATCH = contextvars.ContextVar("batch")
+CONTEXTS = []
+
+
+def test_context():
+    context = contextvars.copy_context()
+    context.run(BATCH.set, torch.ones(64, 64))
+    CONTEXTS.append(context)  # edit
+""",
+        ("Each run adds to `$m.CONTEXTS`", "teardown"),
+    ),
+    _file(
         "bytes of the host",
         """
 BLOBS, NAMES = [], []

@@ -84,10 +84,10 @@ def context_variable(trail: Trail) -> str | None:
     found = trail.match(_CONTEXT_VARIABLE)
     if trail.kind == "module" and trail.root.endswith(CURRENT_VALUE):
         name = code(trail.root.removesuffix(CURRENT_VALUE))
-    elif found is not None and trail.type(found[0]) == "contextvars.Context":
-        name = cut(found[1]["name"])
+    elif found is None or trail.type(found[0]) != "contextvars.Context" or trail.piles_up_before(found[0]):
+        return None  # contexts that pile up are themselves to be taken out
     else:
-        return None
+        name = cut(found[1]["name"])
     return (
         f"The context variable {name} keeps the value that was set: keep the token that `set()` returns and call "
         "`reset(token)` in teardown."
