@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Run, Runner
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 HEAD = """
     import functools, sys
@@ -125,6 +125,7 @@ def test_an_exception_is_led_to_from_who_keeps_it(run: Runner) -> None:
     assert ran.verdicts["test_last"] == "clean"
 
 
+@pytest.mark.interpreter
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups came with Python 3.11")
 def test_an_exception_of_a_group(run: Runner) -> None:
     ran = _run(run, _test("shared.error = ExceptionGroup('several', [KeyError(), caught()])"))
@@ -140,6 +141,7 @@ def test_an_exception_replaced_by_each_run_does_not_grow_where_its_holder_is_kno
     assert [ran.finding(name)["kind"] for name in ("test_it", "test_again")] == ["retained", "retained"]
 
 
+@pytest.mark.interpreter
 def test_what_pytest_keeps_of_a_failed_test_is_blamed_on_no_test(run: Runner) -> None:
     # In a process of its own: in this one, pytester notes the calls of hooks, with every exception, below a class.
     ran = run(
@@ -188,6 +190,7 @@ def _raise(kept: object) -> None:
     raise ValueError
 
 
+@pytest.mark.interpreter
 def test_an_exception_that_the_runner_caught_is_a_traceback(request: pytest.FixtureRequest) -> None:
     from _pytest.runner import CallInfo
 
@@ -203,6 +206,7 @@ def test_an_exception_that_the_runner_caught_is_a_traceback(request: pytest.Fixt
     assert (found.kind, direct.kind) == ("traceback", "traceback")
 
 
+@pytest.mark.interpreter
 def test_an_exception_that_a_thread_keeps_is_the_threads(make_thread: Callable[[object], Any]) -> None:
     box = [Thing()]
     thread = make_thread(box[0])

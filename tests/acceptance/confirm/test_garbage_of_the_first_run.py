@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 HEAD = """
     import gc, types, pytest
@@ -115,6 +115,7 @@ def test_what_a_further_re_run_replaces_may_wait_in_a_cycle(run: Runner, options
     found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked*"])
 
 
+@pytest.mark.interpreter
 def test_where_the_run_is_the_last_that_passes_nothing_leaks(run: Runner) -> None:
     found = run(
         f"""{HEAD}

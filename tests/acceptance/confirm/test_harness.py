@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 HOLDS_THE_INSTANCE = """
 import pytest
@@ -55,6 +55,7 @@ def holding(run: Runner, pytester: pytest.Pytester) -> None:
     conftest.write_text(conftest.read_text() + HOLDS_THE_INSTANCE)
 
 
+@pytest.mark.interpreter
 @frames_alone
 @pytest.mark.usefixtures("holding")
 def test_what_a_frame_of_a_plugin_holds_is_clean_without_a_re_run(run: Runner, pytester: pytest.Pytester) -> None:
@@ -120,6 +121,7 @@ def test_what_something_else_holds_too_is_a_leak(run: Runner, pytester: pytest.P
     assert runs(pytester) == dict.fromkeys(keeping, 3)  # once more for its line
 
 
+@pytest.mark.interpreter
 def test_what_the_instance_of_a_class_keeps_is_a_note_without_a_re_run(run: Runner, pytester: pytest.Pytester) -> None:
     found = run(
         f"""{COUNTED}

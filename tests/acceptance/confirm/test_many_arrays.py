@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 
 def test_all_are_counted_under_who_holds_them(run: Runner) -> None:

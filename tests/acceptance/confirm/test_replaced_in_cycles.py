@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 TRAINERS = """
     import pytest
@@ -49,6 +49,7 @@ def test_a_fixture_that_refers_to_its_latest_user_is_no_leak(run: Runner, option
     found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 4 noted*" if not options else "gpu-leak: 0 leaked*"])
 
 
+@pytest.mark.interpreter
 @SHOWN
 def test_a_leak_beside_it_is_found(run: Runner, options: list[str]) -> None:
     found = run(

@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 HOOK = """
     from tests.support.standin import Buffer

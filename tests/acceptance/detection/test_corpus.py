@@ -1,4 +1,4 @@
-"""The cases of the leak corpus that need no more of torch than its arrays, with stand-ins for these: on every Python."""
+"""The cases of the leak corpus that need no more of torch than its arrays, with stand-ins for these: on the newest Python too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.standin_torch import OFFERED
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 CORPUS = os.environ.get("GPULEAK_CORPUS", "")
 """The folder of the corpus, as `.ci/run` and `scripts/test` name it; empty without one."""

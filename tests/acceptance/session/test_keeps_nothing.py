@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 WITNESS = """
 
@@ -85,6 +85,7 @@ def test_after_a_session_with_leaks_nothing_is_held(run: Runner, pytester: pytes
     assert "growing" not in still[1]
 
 
+@pytest.mark.interpreter
 def test_between_tests_only_the_leak_itself_holds_the_array(run: Runner) -> None:
     run(
         """
