@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 import pytest_gpuleak
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
@@ -39,11 +38,6 @@ STAND_IN = """
         return [StandInArrays()]
 """
 
-settings.register_profile(
-    "loaded", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
-settings.load_profile("loaded")  # no test depends on how fast examples are made
-
 OFF = [option for name in ("asyncio", "benchmark", "pytest_cov", "flaky", "syrupy") for option in ("-p", f"no:{name}")]
 """Keeps out plugins that are installed to be tested with: a test names the module of the one that it needs."""
 
@@ -51,6 +45,25 @@ FROZEN_BY_THE_INTERPRETER = 5_000
 """Objects: Python 3.12 freezes a few hundred as it starts."""
 
 Json = dict[str, Any]
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Set hypothesis up before a file that names it is imported: `@settings` copies the profile that is loaded then.
+
+    Where no file does, it stays out: every collection and search of a run inside the tests would walk its 10,000 objects.
+    """
+    if isinstance(collector, pytest.Module) and "hypothesis" in collector.path.read_text("utf-8"):
+        set_up_hypothesis()
+
+
+@functools.cache
+def set_up_hypothesis() -> None:
+    """Load a profile by which no test depends on how fast examples are made."""
+    from hypothesis import HealthCheck, settings
+
+    slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    settings.register_profile("loaded", deadline=None, suppress_health_check=slow)
+    settings.load_profile("loaded")
 
 
 @pytest.hookimpl(tryfirst=True)
