@@ -21,7 +21,6 @@ import pytest
 
 import pytest_gpuleak
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
-from pytest_gpuleak.session.entry import no_rewriting
 from tests.support import distributions
 
 if TYPE_CHECKING:
@@ -99,12 +98,11 @@ def import_package() -> None:
     What is installed is read once as well: a sixth of what a run inside the tests takes is to read it.
     """
     distributions.remember()
-    with no_rewriting():  # which takes as long again as the imports, and no test shows an assert of the package
-        modules = [module.name for module in pkgutil.walk_packages(pytest_gpuleak.__path__, "pytest_gpuleak.")]
-        for name in ("numpy", *modules):
-            if not name.endswith("__main__"):
-                with contextlib.suppress(ImportError):
-                    importlib.import_module(name)
+    modules = [module.name for module in pkgutil.walk_packages(pytest_gpuleak.__path__, "pytest_gpuleak.")]
+    for name in ("numpy", *modules):
+        if not name.endswith("__main__"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
 
 
 @pytest.fixture(autouse=True)
