@@ -13,7 +13,7 @@ from pytest_gpuleak.session.rerun.rerun import _interrupts
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = pytest.mark.interpreter
+pytestmark = [pytest.mark.interpreter, pytest.mark.usefixtures("warm")]
 
 
 def test_growth_fails_however_small(run: Runner) -> None:

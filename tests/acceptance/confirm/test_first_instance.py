@@ -11,7 +11,7 @@ from tests.acceptance.confirm.test_harness import HOLDS_THE_INSTANCE, frames_alo
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = pytest.mark.newest
+pytestmark = [pytest.mark.newest, pytest.mark.usefixtures("warm")]
 
 SUITE = """
     import unittest
