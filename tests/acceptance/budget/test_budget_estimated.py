@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from pytest_gpuleak.adapters.torch import cuda_estimate
+
 pytest.importorskip(
     "torch._dynamo"
 )  # imported here: a run within this process would import it a second time, which fails
@@ -72,8 +74,9 @@ REASONS = {
 
 
 @pytest.fixture
-def estimated(pytester: pytest.Pytester) -> Estimated:
-    """Runs a test file's source in this process."""
+def estimated(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Estimated:
+    """Runs a test file's source in this process, where other tests may have registered the simulated accelerator."""
+    monkeypatch.setattr(cuda_estimate, "_has_device", lambda _: False)
 
     def start(source: str, *arguments: str) -> pytest.RunResult:
         pytester.makepyfile(test_it=textwrap.dedent(source))
