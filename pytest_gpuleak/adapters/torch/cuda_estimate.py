@@ -17,7 +17,7 @@ from pytest_gpuleak.adapters.arrays import walk_arrays
 from pytest_gpuleak.adapters.probe_protocol import TakenBlocks
 from pytest_gpuleak.adapters.torch import cuda_rules
 from pytest_gpuleak.adapters.torch.compiler import leave_uncompiled, mode_class
-from pytest_gpuleak.adapters.torch.live_storages import RESIZING, LiveStorages
+from pytest_gpuleak.adapters.torch.live_storages import LiveStorages, is_given_storage
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch, torch_module
 from pytest_gpuleak.heap.threads import started_threads
 from pytest_gpuleak.model.text import clean_text
@@ -38,6 +38,8 @@ THREADS: Final = "a thread was started"
 OPAQUE: Final = "a tensor class of its own, or one without storage, was used"
 OTHER_AUTOCAST: Final = "autocast was asked for on CUDA, which is not there, so that operators ran in full precision"
 AVERAGED: Final = "a moving average was updated, for which CUDA works on all parameters at once"
+COPIED: Final = "a tensor was copied to the device that it was on, of which one may be the host's"
+GIVEN: Final = "a tensor was given a storage that was loaded or made by itself, which may be the host's, or older"
 HIGHER_ORDER: Final = "an operator of higher order has run"
 
 FOREACH_OPTIMIZERS: Final = ("adam", "adamw", "sgd")
@@ -49,8 +51,6 @@ class BlockRecorder:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._address: Any = torch._C._storage_address
-        self._storage_of: Any = torch._C.TensorBase.untyped_storage
         self._no_overrides: Any = torch._C.DisableTorchFunctionSubclass
         self._autocasts: Any = torch.is_autocast_enabled
         self._node: Any = torch._C._current_autograd_node
@@ -65,7 +65,8 @@ class BlockRecorder:
         self._log: list[int] = []
         self._sizes: list[int] = []
         self._live = LiveStorages(torch, self._ended)
-        self._from_host: set[int] = set()
+        self._copied: set[int] = set()
+        self._given: set[int] = set()
         self._unknown: set[int] = set()
         self._unknown_names: dict[str, None] = {}
         self._lacks: dict[str, None] = {}
@@ -96,6 +97,7 @@ class BlockRecorder:
             self._watch_compiler()
             self._undo.enter_context(started_threads(lambda: self._lack(THREADS)))
             self._undo.enter_context(_foreach_as_on_cuda(self._lack))
+            self._undo.enter_context(self._live.resizes(self._resized))
             self._mode = _mode(self)
             self._torch._C._push_on_torch_dispatch_stack(self._mode)
         except Exception as error:  # noqa: BLE001 - a torch without what this needs: the run goes on
@@ -183,17 +185,17 @@ class BlockRecorder:
 
     # -- what runs
 
-    def note(self, operator: Any, args: Any, made: Any, frame: FrameType | None) -> None:
-        """Note an operator's results; `frame` called it, None in a thread of C++."""
+    def note(self, operator: Any, given: Any, made: Any, frame: FrameType | None) -> None:
+        """Note an operator's results, by what it was `given`; `frame` called it, None in a thread of C++."""
         if self._paused or self._mode is None:
             return
         try:
             with self._no_overrides():
-                self._note(operator, args, made, frame)
+                self._note(operator, given, made, frame)
         except Exception as error:  # noqa: BLE001 - the user's run goes on
             self._fault(error)
 
-    def _note(self, operator: Any, args: Any, made: Any, frame: FrameType | None) -> None:
+    def _note(self, operator: Any, given: Any, made: Any, frame: FrameType | None) -> None:
         schema = getattr(operator, "_schema", None)
         if schema is None:
             self._lack(HIGHER_ORDER)
@@ -201,17 +203,14 @@ class BlockRecorder:
         name = operator.__name__
         self._note_autocast()
         self._note_caller(frame)
-        base = self._torch._C.TensorBase
-        results = [made] if type(made) is self._torch.Tensor else list(walk_arrays(made, base))
-        given = list(walk_arrays(list(args), base))
-        fresh = []
-        for result in results:
-            for part in self._parts(result):
-                number = self._add(part, operator, given)
-                if number is not None:
-                    fresh.append(number)
-                    self._call.made.append(number)
-        self._apply_rules(name, args, results, given, fresh)
+        results = [made] if type(made) is self._torch.Tensor else list(walk_arrays(made, self._torch._C.TensorBase))
+        parts = [part for result in results for part in self._parts(result)]
+        held = [
+            self._hold(storage, known, operator) for _, storage, known in self._live.made_by(operator, parts, given)
+        ]
+        fresh = [number for number in held if number is not None]
+        self._call.made += fresh
+        self._apply_rules(name, given[0], results, fresh)
 
     def _note_autocast(self) -> None:
         if self._autocasts("cpu"):
@@ -248,30 +247,24 @@ class BlockRecorder:
         self._lack(OPAQUE)
         return ()
 
-    def _add(self, tensor: Any, operator: Any, given: list[Any]) -> int | None:
-        """Return the number of a new block for an operator's result; None if its storage was there."""
-        key, known = self._address(tensor), self._live.find(tensor)
-        if key == 0 or (known is not None and operator._opname not in RESIZING and operator._overloadname != "out"):
-            return None
-        if known is None and operator._opname != "lift_fresh" and key in map(self._key_of, given):
-            return None  # of before, or made where nothing is recorded
-        storage = self._storage_of(tensor)
+    def _hold(self, storage: Any, known: int | None, operator: Any = None) -> int | None:
+        """Return the number of the new block of a storage; the one that it had is released once the new one is there."""
         if storage.device.type != "cpu":
             return None
-        size = int(storage.nbytes())
-        if known is not None:
-            if self._sizes[known] == size:
-                return None
-            self._ended(known)
-        number = self._begin(size)
+        number = self._begin(int(storage.nbytes()))
         self._live.hold(storage, number)
+        if known is not None:
+            self._ended(known)
+        elif operator is not None and is_given_storage(operator):
+            self._given.add(number)
         return number
 
-    def _key_of(self, tensor: Any) -> int:
-        try:
-            return int(self._address(tensor))
-        except Exception:  # noqa: BLE001 - a tensor without a storage
-            return 0
+    def _resized(self, storage: Any, known: int | None) -> None:
+        if not self._paused and self._mode is not None:
+            try:
+                self._hold(storage, known)
+            except Exception as error:  # noqa: BLE001 - the user's run goes on
+                self._fault(error)
 
     def _begin(self, size: int) -> int:
         number = len(self._sizes)
@@ -284,7 +277,8 @@ class BlockRecorder:
 
     # -- what CUDA does otherwise
 
-    def _apply_rules(self, name: str, args: Any, results: list[Any], given: list[Any], fresh: list[int]) -> None:
+    def _apply_rules(self, name: str, args: Any, results: list[Any], fresh: list[int]) -> None:
+        given = list(walk_arrays(list(args), self._torch._C.TensorBase))
         if not (results and given):
             return
         rule = self._rules.get(name)
@@ -349,7 +343,7 @@ class BlockRecorder:
         if source.dtype in (self._torch.float16, self._torch.bfloat16) and copy.dtype is self._torch.float32:
             self._call.widened.append(fresh[-1])
         elif source.dtype is copy.dtype and (number := self._live.find(source)) is not None:
-            self._from_host.add(number)
+            self._copied.add(number)
 
     def _note_within_attention(self, name: str, results: list[Any], fresh: list[int]) -> None:
         for number in fresh:
@@ -372,11 +366,9 @@ class BlockRecorder:
     def taken(self) -> TakenBlocks:
         """Return what was taken, after the end."""
         doubts = [f"what {name} takes inside is not known" for name in self._unknown_names]
-        doubts += ["a tensor was copied to the device that it was on, of which one may be the host's"] * bool(
-            self._from_host
-        )
+        doubts += [COPIED] * bool(self._copied) + [GIVEN] * bool(self._given)
         return TakenBlocks(
-            least=self._blocks(self._unknown | self._from_host),
+            least=self._blocks(self._unknown | self._copied | self._given),
             most=self._blocks(frozenset()),
             doubts=tuple(doubts),
             lacks=tuple(self._lacks),
@@ -425,7 +417,7 @@ def _mode(recorder: BlockRecorder) -> Any:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             __tracebackhide__ = True
             result = func(*args, **kwargs) if kwargs else func(*args)
-            recorder.note(func, args, result, sys._getframe().f_back)
+            recorder.note(func, (args, kwargs), result, sys._getframe().f_back)
             return result
 
     leave_uncompiled(loaded_torch(), (NoteBlocks.__torch_dispatch__, *vars(BlockRecorder).values()))

@@ -14,17 +14,14 @@ from pytest_gpuleak.adapters.torch.compiler import (
     nothing_compiled,
     outside_traces,
 )
-from pytest_gpuleak.adapters.torch.live_storages import LiveStorages
+from pytest_gpuleak.adapters.torch.live_storages import FRESH, LiveStorages
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch
-from pytest_gpuleak.heap.threads import started_threads
+from pytest_gpuleak.heap.threads import read_kernel_file, started_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pytest_gpuleak.adapters.probe_protocol import HostBlocks
-
-_FRESH: Final = "lift_fresh"
-"""The operator to which `torch.tensor` gives what it has just made, unseen by any mode."""
 
 _MOST_LACKS: Final = 5
 
@@ -38,55 +35,46 @@ class _Storages:
         self._torch = torch
         self._blocks = blocks
         self._base: Any = torch._C.TensorBase
-        self._address: Any = torch._C._storage_address
-        self._live = LiveStorages(torch, self._died)
-        self._sizes: dict[int, int] = {}
+        self._live = LiveStorages(torch, blocks.remove)
         self._count = 0
+        self.resizes = self._live.resizes
 
     def note(self, operator: Any, given: Any, made: Any) -> None:
         """Count the storages that are new among an operator's results: neither given to it nor known."""
-        older: set[int] | None = set() if operator._opname == _FRESH else None
-        for tensor in walk_arrays(made, self._base):
-            if tensor.device.type != "cpu" or tensor.layout is not self._torch.strided:  # type: ignore[attr-defined]
-                continue
-            key, number = self._address(tensor), self._live.find(tensor)
-            if number is None:
-                if older is None:
-                    older = set(self._addresses(given))
-                if key and key not in older:
-                    self._hold(tensor)
-            elif operator._schema.is_mutable:
-                with self._torch._C.DisableTorchFunctionSubclass():
-                    size = self._base.untyped_storage(tensor).nbytes()
-                if size != self._sizes[number]:
-                    self._add(number, size)
-
-    def _addresses(self, given: Any) -> Iterator[int]:
-        for tensor in walk_arrays(given, self._base):
-            with contextlib.suppress(Exception):  # sparse and wrapping tensors have none
-                yield self._address(tensor)
-
-    def _hold(self, tensor: Any) -> None:
         with self._torch._C.DisableTorchFunctionSubclass():
-            storage = self._base.untyped_storage(tensor)
-            if not storage.resizable():
-                return  # borrowed: NumPy's memory, a file
+            parts = [part for tensor in walk_arrays(made, self._base) for part in self._live.parts(tensor)]
+            results = [part for part in parts if part.device.type == "cpu" and part.layout is self._torch.strided]
+            for _, storage, number in self._live.made_by(operator, results, given):
+                if storage.resizable() or (operator._opname != FRESH and not _is_mapped(storage.data_ptr())):
+                    self.hold(storage, number)  # else NumPy's memory, or a file's
+
+    def hold(self, storage: Any, number: int | None) -> None:
+        """Count the new block of a storage; the one that it had, by this number, is released once the new one is there."""
+        if storage.device.type == "cpu":
             self._count += 1
             self._live.hold(storage, self._count)
-            self._add(self._count, storage.nbytes())
-
-    def _add(self, number: int, size: int) -> None:
-        self._sizes[number] = size
-        self._blocks.add(number, size)
-
-    def _died(self, number: int) -> None:
-        del self._sizes[number]
-        self._blocks.remove(number)
+            self._blocks.add(self._count, storage.nbytes())
+            if number is not None:
+                self._blocks.remove(number)
 
     def close(self) -> None:
         """Count no more."""
         for number in self._live.close():
             self._blocks.remove(number)
+
+
+def _is_mapped(address: int) -> bool:
+    """Return whether an address is in a file that is mapped, which is no memory of the heap."""
+    try:
+        maps = read_kernel_file("/proc/self/maps", whole=True)
+    except OSError:
+        return False
+    for line in maps.splitlines():  # such as "7f00-7f80 r--p 00000000 08:01 1234  /a/file"
+        fields = line.split(None, 5)
+        first, _, last = fields[0].partition(b"-")
+        if int(first, 16) <= address < int(last, 16):
+            return fields[4] != b"0"
+    return False
 
 
 @contextlib.contextmanager
@@ -104,18 +92,22 @@ def counted_storages(blocks: HostBlocks, lacks: list[str]) -> Iterator[None]:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **kwargs) if kwargs else func(*args)
             if active:
-                before = switch(None)
-                try:
-                    storages.note(func, (args, kwargs), result)
-                except Exception as error:  # noqa: BLE001 - the user's run goes on
-                    _note(lacks, f"torch's storages ({type(error).__name__}: {printable(str(error))[:100]})")
-                finally:
-                    switch(before)
+                apart(storages.note, func, (args, kwargs), result)
             return result
 
-    leave_uncompiled(torch, (NoteStorages.__torch_dispatch__,))
+    def apart(note: Callable[..., None], *args: Any) -> None:
+        before = switch(None)
+        try:
+            note(*args)
+        except Exception as error:  # noqa: BLE001 - the user's run goes on
+            _note(lacks, f"torch's storages ({type(error).__name__}: {printable(str(error))[:100]})")
+        finally:
+            switch(before)
+
+    leave_uncompiled(torch, (NoteStorages.__torch_dispatch__, apart))
     with contextlib.ExitStack() as context:
         context.callback(storages.close)
+        context.enter_context(storages.resizes(lambda *found: apart(storages.hold, *found)))
         context.enter_context(nothing_compiled())
         context.enter_context(outside_traces(torch, lambda: _note(lacks, TRACED)))
         context.enter_context(started_threads(lambda: NoteStorages().__enter__()))

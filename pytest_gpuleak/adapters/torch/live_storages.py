@@ -1,34 +1,44 @@
 """Tell which storages operators make, from their arguments and results alone, and when each ends.
 
 A storage that an operator returns and was not given is one that it has made: what was there before need not be known, so no
-walk over the heap looks for it.
+walk over the heap looks for it. One that was made by itself, as `torch.load` does, is new once a tensor is given it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import sys
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 from pytest_gpuleak.adapters.arrays import walk_arrays
+from pytest_gpuleak.adapters.torch.compiler import leave_uncompiled
+from pytest_gpuleak.heap.frames import belongs_to_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from types import FrameType
 
 RESIZING: Final = frozenset(("resize_", "resize_as_", "set_", "_resize_output_"))
 """Operators that give a tensor a storage of another size, or another one."""
 
-_FROM_OUTSIDE: Final = frozenset(("lift_fresh", "set_"))
-"""Operators that are given what no operator has made: Python's values as a tensor, a storage that was made by itself."""
+FRESH: Final = "lift_fresh"
+"""The operator that is given Python's values as a tensor, which no operator has made."""
+
+_STORAGES: Final = os.path.join("torch", "storage.py")  # noqa: PTH118 - compared with names of code
+"""Copies storages as tensors that it drops, of old and new ones alike."""
 
 
 class _Handle(ref):  # type: ignore[type-arg] # of a class of torch's
     """A weak reference on a storage, which ends when its memory does, also where an autograd graph alone held it."""
 
-    __slots__ = ("key", "noted")
+    __slots__ = ("key", "noted", "size")
 
     key: int
     noted: Any
+    size: int
 
 
 class LiveStorages:
@@ -70,13 +80,35 @@ class LiveStorages:
             key = self._address(tensor)
             handle = self._alive.get(key)
             if handle is not None:
-                if self._resizes(operator):
-                    yield tensor, self._storage_of(tensor), handle.noted
+                if self._resizes(operator) and (storage := self._storage_of(tensor)).nbytes() != handle.size:
+                    yield tensor, storage, handle.noted
                 continue
             if there is None:
-                there = {0} if operator._opname in _FROM_OUTSIDE else self._addresses(*given)
+                there = {0} if operator._opname == FRESH or is_given_storage(operator) else self._addresses(*given)
             if key not in there:
                 yield tensor, self._storage_of(tensor), None
+
+    @contextlib.contextmanager
+    def resizes(self, tell: Callable[[Any, Any], object]) -> Iterator[None]:
+        """Tell of storages whose own `resize_` is called, which is no operator, and what was noted; of older ones, if they grow."""
+        kind = self._torch.UntypedStorage
+        real, alive = kind.resize_, self._alive
+
+        def resize_(storage: Any, *args: Any, **kwargs: Any) -> Any:
+            before = storage.nbytes()
+            result = real(storage, *args, **kwargs)
+            handle, size = alive.get(storage._cdata), storage.nbytes()
+            if size > before or (handle is not None and size < before):
+                tell(storage, None if handle is None else handle.noted)
+            return result
+
+        leave_uncompiled(self._torch, (resize_,))
+        kind.resize_ = resize_
+        try:
+            yield
+        finally:
+            if vars(kind).get("resize_") is resize_:
+                del kind.resize_
 
     def _addresses(self, args: Any, kwargs: Any) -> set[int]:
         found = {0}
@@ -91,7 +123,7 @@ class LiveStorages:
     def hold(self, storage: Any, noted: Any) -> None:
         """Note a storage until it ends. Of one that was resized, what was noted before is told no more."""
         handle = _Handle(storage, self._died)
-        handle.key, handle.noted = storage._cdata, noted
+        handle.key, handle.noted, handle.size = storage._cdata, noted, storage.nbytes()
         self._alive[handle.key] = handle
 
     def _died(self, handle: _Handle) -> None:
@@ -102,8 +134,21 @@ class LiveStorages:
     def close(self) -> list[Any]:
         """Return what was noted of those that are alive; what ends from now on is told no more."""
         left = [handle.noted for handle in self._alive.values()]
-        self._alive = {}
+        self._alive.clear()
         return left
+
+
+def is_given_storage(operator: Any) -> bool:
+    """Return whether a tensor is given a storage that was made by itself, or else an older tensor's: they look the same.
+
+    Call it while the operator's caller runs.
+    """
+    if operator._opname != "set_" or not operator._overloadname.startswith("source_Storage"):
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and belongs_to_plugin(frame.f_globals):
+        frame = frame.f_back
+    return frame is None or not frame.f_code.co_filename.endswith(_STORAGES)
 
 
 def _resizes(operator: Any) -> bool:

@@ -67,6 +67,7 @@ class PeakRecord:
     def __enter__(self) -> None:
         try:
             self._context.enter_context(self._roles)
+            self._context.enter_context(self._storages.resizes(self._guarded(self._storages.resized)))
             self._context.enter_context(nothing_compiled())
             self._context.enter_context(outside_traces(self._torch, lambda: self._lack(TRACED)))
             self._context.enter_context(started_threads(self._enter_thread))

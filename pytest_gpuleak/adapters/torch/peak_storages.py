@@ -10,7 +10,7 @@ import functools
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.torch.live_storages import LiveStorages
+from pytest_gpuleak.adapters.torch.live_storages import FRESH, LiveStorages
 from pytest_gpuleak.adapters.torch.peak_steps import Record, StepLog
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ class Storages:
 
     def __init__(self, torch: Any, places: Places) -> None:
         self._live = LiveStorages(torch, self._died)
-        self.find, self.parts = self._live.find, self._live.parts
+        self.find, self.parts, self.resizes = self._live.find, self._live.parts, self._live.resizes
+        self._bytes: Any = torch.uint8
         self._places = places
         self._name_of = functools.cache(str)
         self.paused = False
@@ -48,20 +49,29 @@ class Storages:
     def add(self, results: Iterable[Any], operator: Any, given: Any, node: Any, number: int) -> None:
         """Record the storages that an operator has made; `number` is the operator's in the allocator's history."""
         for tensor, storage, before in () if self.paused else self._live.made_by(operator, results, given):
-            size = storage.nbytes()
-            if before is not None and before.bytes == size:
-                continue
-            record = self._new(self._name_of(storage.device), size, self._places.place(operator.__name__, node))
+            if operator._opname == FRESH and not storage.resizable():
+                continue  # NumPy's memory
+            record = self._hold(storage, before, self._places.place(operator.__name__, node), number)
             record.dtype = tensor.dtype
             if record.bytes and not tensor.is_nested:
                 record.shape = tuple(map(int, tensor.shape))
-            if number and self.on_devices is not None and record.device.startswith("cuda"):
-                record.operator, record.address = number, storage.data_ptr()
-                self.on_devices.append(record)
-            if before is not None:  # the old block is released once the new one is there
-                record.category, record.owner = before.category, before.owner
-                self._end(before)
-            self._live.hold(storage, record)
+
+    def resized(self, storage: Any, before: Record | None) -> None:
+        """Record the new block of a storage whose own `resize_` was called."""
+        if not self.paused:
+            record = self._hold(storage, before, self._places.place("resize_", None), 0)
+            record.dtype = self._bytes if before is None else before.dtype
+
+    def _hold(self, storage: Any, before: Record | None, place: Place, number: int) -> Record:
+        record = self._new(self._name_of(storage.device), storage.nbytes(), place)
+        if number and self.on_devices is not None and record.device.startswith("cuda"):
+            record.operator, record.address = number, storage.data_ptr()
+            self.on_devices.append(record)
+        if before is not None:  # the old block is released once the new one is there
+            record.category, record.owner = before.category, before.owner
+            self._end(before)
+        self._live.hold(storage, record)
+        return record
 
     def _new(self, device: str, size: int, place: Place) -> Record:
         self._count += 1
