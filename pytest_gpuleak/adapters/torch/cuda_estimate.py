@@ -1,8 +1,8 @@
 """Record the blocks that a run would take on a CUDA device, from the tensors that it makes on the CPU.
 
-It runs within a test's only run, whose outcome must be as without. So nothing that user code can look up is replaced:
-one dispatch mode stands below all modes of the test's, and where code is traced or compiled, which a mode could change,
-it leaves for good. Who calls an operator is read from the frame that calls it.
+It runs within a test's only run, whose outcome must be as without. So of what user code can look up a storage's `resize_`
+alone is replaced: one dispatch mode stands below all modes of the test's, and where code is traced or compiled, which a mode
+could change, it leaves for good. Who calls an operator is read from the frame that calls it.
 """
 
 from __future__ import annotations
@@ -18,32 +18,24 @@ from pytest_gpuleak.adapters.probe_protocol import TakenBlocks
 from pytest_gpuleak.adapters.torch import cuda_rules
 from pytest_gpuleak.adapters.torch.compiler import leave_uncompiled, mode_class
 from pytest_gpuleak.adapters.torch.live_storages import LiveStorages, is_given_storage
-from pytest_gpuleak.adapters.torch.lookup import loaded_torch, torch_module
+from pytest_gpuleak.adapters.torch.lookup import loaded_torch
+from pytest_gpuleak.adapters.torch.unestimated import what_is_not_estimated
 from pytest_gpuleak.heap.threads import started_threads
 from pytest_gpuleak.model.text import clean_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import FrameType, ModuleType
+    from collections.abc import Callable
+    from types import FrameType
 
 _BEGIN: Final = 0
 _END: Final = 1
 
-_DYNAMO: Final = "torch._dynamo.eval_frame"
-
-COMPILED: Final = "code compiled by torch.compile has run"
-TRACED: Final = "torch.jit.trace has run"
 RECURRENT: Final = "a recurrent layer has run, of which cuDNN takes an unknown amount"
 THREADS: Final = "a thread was started"
 OPAQUE: Final = "a tensor class of its own, or one without storage, was used"
-OTHER_AUTOCAST: Final = "autocast was asked for on CUDA, which is not there, so that operators ran in full precision"
-AVERAGED: Final = "a moving average was updated, for which CUDA works on all parameters at once"
 COPIED: Final = "a tensor was copied to the device that it was on, of which one may be the host's"
 GIVEN: Final = "a tensor was given a storage that was loaded or made by itself, which may be the host's, or older"
 HIGHER_ORDER: Final = "an operator of higher order has run"
-
-FOREACH_OPTIMIZERS: Final = ("adam", "adamw", "sgd")
-"""Modules of `torch.optim` whose results with and without foreach are the same to the bit on the CPU."""
 
 
 class BlockRecorder:
@@ -85,7 +77,6 @@ class BlockRecorder:
             "_softmax_backward_data.default": self._note_softmax_gradient,
             "_log_softmax_backward_data.default": self._note_softmax_gradient,
         }
-        self._had_compiler = True
 
     # -- begin and end
 
@@ -93,10 +84,8 @@ class BlockRecorder:
         """Enter the mode in this thread."""
         try:
             self._thread = get_ident()
-            self._watch_traces()
-            self._watch_compiler()
+            self._undo.enter_context(what_is_not_estimated(self._step_aside, self._lack))
             self._undo.enter_context(started_threads(lambda: self._lack(THREADS)))
-            self._undo.enter_context(_foreach_as_on_cuda(self._lack))
             self._undo.enter_context(self._live.resizes(self._resized))
             self._mode = _mode(self)
             self._torch._C._push_on_torch_dispatch_stack(self._mode)
@@ -106,15 +95,12 @@ class BlockRecorder:
 
     def end(self) -> None:
         """Leave the mode, wherever it stands on the stack: a fixture's may be above it. Safe to call twice."""
-        try:
-            if self._mode is not None and self._has_compiled():
-                self._lack(COMPILED)
-        except Exception as error:  # noqa: BLE001
-            self._fault(error)
         self._leave()
         self._live.close()
-        with contextlib.suppress(Exception):
+        try:
             self._undo.close()
+        except Exception as error:  # noqa: BLE001
+            self._fault(error)
 
     def _leave(self) -> None:
         mode, self._mode = self._mode, None
@@ -150,38 +136,6 @@ class BlockRecorder:
         self._lack(why)
         if get_ident() == self._thread:
             self._leave()
-
-    # -- what a mode could change
-
-    def _watch_traces(self) -> None:
-        self._before(torch_module("torch.jit._trace"), "_create_interpreter_name_lookup_fn", TRACED)
-        self._before(
-            torch_module("torch.cuda.amp.common"), "amp_definitely_not_available", OTHER_AUTOCAST, _called_by_autocast
-        )
-
-    def _watch_compiler(self) -> None:
-        """Step aside when compiled code is called. A compiler that is loaded meanwhile knows whether it was asked to compile."""
-        compiler = torch_module(_DYNAMO)
-        self._had_compiler = compiler is not None
-        if compiler is not None:
-            self._before(compiler, "_callback_from_stance", COMPILED, _compiles)
-
-    def _has_compiled(self) -> bool:
-        """Return whether a compiler that was loaded since the beginning was asked to compile."""
-        backends = getattr(torch_module(_DYNAMO), "cached_backends", {})
-        return not self._had_compiler and any(backend is not None for backend in backends.values())
-
-    def _before(self, module: ModuleType, name: str, why: str, concerns: Callable[..., bool] | None = None) -> None:
-        """Step aside before a function of torch's own is called, which user code has no name for."""
-        real: Any = getattr(module, name)
-
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            if concerns is None or concerns(*args, **kwargs):
-                self._step_aside(why)
-            return real(*args, **kwargs)
-
-        setattr(module, name, watched)
-        self._undo.callback(lambda: setattr(module, name, real) if getattr(module, name) is watched else None)
 
     # -- what runs
 
@@ -382,14 +336,6 @@ class BlockRecorder:
         ]
 
 
-def _compiles(callback: object) -> bool:
-    return callback is not None  # as it is where torch's own code is kept from being compiled
-
-
-def _called_by_autocast() -> bool:
-    return sys._getframe(2).f_globals.get("__name__") == "torch.amp.autocast_mode"  # a GradScaler asks too
-
-
 class _Call:
     """One call from Python to torch, at a `site`, and what it has made so far."""
 
@@ -422,40 +368,6 @@ def _mode(recorder: BlockRecorder) -> Any:
 
     leave_uncompiled(loaded_torch(), (NoteBlocks.__torch_dispatch__, *vars(BlockRecorder).values()))
     return NoteBlocks()
-
-
-@contextlib.contextmanager
-def _foreach_as_on_cuda(tell: Callable[[str], object]) -> Iterator[None]:
-    """Let optimizers work on all parameters at once by default, as they do on CUDA, if their results are the same.
-
-    Of what else asks for the devices on which that is the default, `tell` is told. Moving averages ask by themselves.
-    """
-    name = "_get_foreach_kernels_supported_devices"
-    optimizers: Any = torch_module("torch.optim.optimizer")
-    averages: Any = torch_module("torch.optim.swa_utils")
-    real = getattr(optimizers, name)
-
-    def for_optimizer() -> list[str]:
-        asking = sys._getframe(2).f_globals.get("__name__", "")
-        if asking.rpartition(".")[2] in FOREACH_OPTIMIZERS:
-            return [*real(), "cpu"]
-        tell(f"{asking} works on all parameters at once on CUDA alone")
-        return list(real())
-
-    def for_average() -> list[str]:
-        tell(AVERAGED)
-        return list(real())
-
-    asked = [(optimizers, for_optimizer, real), (averages, for_average, getattr(averages, name, None))]
-    replaced = [one for one in asked if one[2] is not None]
-    for module, function, _ in replaced:
-        setattr(module, name, function)
-    try:
-        yield
-    finally:
-        for module, function, before in replaced:
-            if getattr(module, name) is function:
-                setattr(module, name, before)
 
 
 def record_blocks() -> BlockRecorder | None:

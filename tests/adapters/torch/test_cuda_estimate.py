@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from pytest_gpuleak.adapters.torch import cuda_estimate  # noqa: E402
+from pytest_gpuleak.adapters.torch import cuda_estimate, unestimated  # noqa: E402
 from pytest_gpuleak.adapters.torch.cuda_estimate import BlockRecorder  # noqa: E402
 from pytest_gpuleak.engine.peaks.allocator import peak_of  # noqa: E402
 
@@ -334,7 +334,7 @@ def test_what_cannot_be_estimated_is_told() -> None:
     assert record(recurrent).lacks == (cuda_estimate.RECURRENT,)
     assert record(lambda: nn.GRU(4, 4)).lacks == ()
     assert record(other_optimizer).lacks == ("torch.optim.radam works on all parameters at once on CUDA alone",)
-    assert record(averages).lacks == (cuda_estimate.AVERAGED,)
-    assert record(other_autocast).lacks == (cuda_estimate.OTHER_AUTOCAST,)
+    assert record(averages).lacks == (unestimated.AVERAGED,)
+    assert record(other_autocast).lacks == (unestimated.OTHER_AUTOCAST,)
     assert record(thread).lacks == (cuda_estimate.THREADS,)
     assert record(lambda: torch.ones(4, 4).to_mkldnn()).lacks == (cuda_estimate.OPAQUE,)
