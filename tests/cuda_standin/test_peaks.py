@@ -6,12 +6,9 @@ up to them.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import gc
-import inspect
-import threading
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -27,54 +24,14 @@ pytestmark = [pytest.mark.slow, needs_cuda_build]
 torch: Any = pytest.importorskip("torch", reason="torch is not installed")
 nn = torch.nn
 
-MIB: Final = 2**20
-A_MIB: Final = 2**18
-"""Elements of float32 in a MiB."""
+from tests.support import peak_cases  # noqa: E402 - skips the file without torch
+from tests.support.peak_cases import A_MIB, MIB, Table, Truth, Wide, line_of  # noqa: E402
+
 ON: Final[dict[str, Any]] = {"device": "cuda"}
 
 
-class Truth(NamedTuple):
-    """The peak in MiB, and the part of `number` x `each` MiB that the line marked ``# here`` has made; 0: of any size."""
-
-    peak: float
-    number: int
-    each: float
-    category: str
-    phase: str
-    module: str = ""
-    note: str = ""
-
-
-CASES: Final[list[tuple[Callable[[], object], Truth]]] = []
-
-
-def case(*truth: Any) -> Callable[[Callable[[], object]], Callable[[], object]]:
-    def add(function: Callable[[], object]) -> Callable[[], object]:
-        CASES.append((function, Truth(*truth)))
-        return function
-
-    return add
-
-
-class Wide(nn.Module):  # type: ignore[misc, name-defined]
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(1024, 1024, bias=False, **ON)
-
-    def forward(self, x: Any) -> Any:
-        return self.layer(x)
-
-
-class Doubled(torch.autograd.Function):  # type: ignore[misc]
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        ctx.save_for_backward(torch.empty(8 * A_MIB, **ON))  # here
-        return x.sum()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        (saved,) = ctx.saved_tensors
-        return gradients[0] * saved[: 2 * A_MIB]
+CASES: Final = Table()
+case = CASES.case
 
 
 @case(8, 1, 8, "inside", "", "", "no operator")
@@ -99,22 +56,6 @@ def normalised_by_batch() -> None:
     assert nn.BatchNorm2d(64, **ON)(images).requires_grad
 
 
-@case(12, 3, 4, "held", "call")
-def in_threads() -> None:
-    barrier = threading.Barrier(3)
-
-    def work() -> None:
-        held = torch.empty(4 * A_MIB, **ON)  # here
-        barrier.wait()
-        assert len(held)
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 @case(8, 1, 6, "held", "call")
 def on_another_stream() -> None:
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -123,24 +64,11 @@ def on_another_stream() -> None:
     assert len(first) > len(second)
 
 
-@case(12, 1, 4, "gradient", "backward", "Wide.layer")
-def gradients_accumulate() -> None:
-    net, x = Wide(), torch.ones(1, 1024, **ON)
-    for _ in range(2):
-        net(x).sum().backward()  # here
-
-
 @case(20, 2, 4, "optimizer state", "optimizer")
 def state_of_adam() -> None:
     weight = nn.Parameter(torch.empty(4 * A_MIB, **ON))
     weight.grad = torch.empty(4 * A_MIB, **ON)
     torch.optim.Adam([weight]).step()  # here
-
-
-@case(16, 3, 4, "activation", "forward", "Sequential.*")
-def layers_of_a_model() -> None:
-    net, x = nn.Sequential(nn.Sigmoid(), nn.Sigmoid(), nn.Sigmoid()), torch.empty(4 * A_MIB, **ON).requires_grad_()
-    net(x)  # here
 
 
 @case(0, 1, 0, "inside", "call", "", "sort")
@@ -172,27 +100,10 @@ def moved_to_the_device() -> None:
     assert len(data)
 
 
-@case(12, 1, 8, "activation", "backward")
-def saved_by_a_custom_function() -> None:
-    Doubled.apply(torch.empty(2 * A_MIB, **ON).requires_grad_()).backward()
-
-
-@case(9, 1, 8, "held", "call")
-def an_error_on_the_way() -> None:
-    def fails() -> None:
-        held = torch.empty(8 * A_MIB, **ON)  # here
-        torch.empty(A_MIB, **ON)
-        raise ValueError(len(held))
-
-    with contextlib.suppress(ValueError):
-        fails()
-    torch.empty(4 * A_MIB, **ON)
-
-
 @case(8, 1, 4, "held", "call")
 def a_copy_of_a_model() -> None:
     # It is not called: nobody tells that its tensors are parameters.
-    net = Wide()
+    net = Wide(ON)
     other = copy.deepcopy(net)  # here
     assert other is not net
 
@@ -209,13 +120,6 @@ def a_growing_list() -> None:
     for _ in range(6):
         kept.append(torch.empty(4 * A_MIB, **ON))  # here
     assert kept
-
-
-@case(12, 1, 8, "held", "call")
-def resized() -> None:
-    # The old memory is released once the new one is there.
-    tensor = torch.empty(4 * A_MIB, **ON)
-    tensor.resize_(8 * A_MIB)  # here
 
 
 @case(8, 1, 4, "held", "call")
@@ -245,14 +149,6 @@ if not ON_THE_STAND_IN:  # which has no cuDNN for recurrent layers
         assert made.shape == steps.shape
 
 
-MARKED: Final = {"saved_by_a_custom_function": Doubled}
-
-
-def line_of(function: Any) -> int | None:
-    lines, first = inspect.getsourcelines(MARKED.get(function.__name__, function))
-    return next((first + index for index, line in enumerate(lines) if line.endswith("# here\n")), None)
-
-
 @pytest.fixture(autouse=True)
 def device() -> None:
     torch.empty(1, **ON)
@@ -278,7 +174,7 @@ def counted(function: Callable[[], object]) -> tuple[int, int, int]:
 def peak_of(function: Callable[[], object]) -> Peak:
     from pytest_gpuleak.adapters.registry import own_frameworks
 
-    record: Any = own_frameworks().peak_recorder(lambda file: file == __file__, "cuda:0")
+    record: Any = own_frameworks().peak_recorder(lambda file: file in (__file__, peak_cases.__file__), "cuda:0")
     with record:
         function()
     found: Peak = record.peak("cuda:0")
@@ -286,7 +182,10 @@ def peak_of(function: Callable[[], object]) -> Peak:
     return found
 
 
-@pytest.mark.parametrize(("function", "truth"), CASES, ids=[function.__name__ for function, _ in CASES])
+ALL: Final = [*CASES, *peak_cases.CASES.on("cuda")]
+
+
+@pytest.mark.parametrize(("function", "truth"), ALL, ids=[function.__name__ for function, _ in ALL])
 def test_the_rows_add_up_and_name_the_part(function: Callable[[], object], truth: Truth) -> None:
     function()  # what is made once
     blocks, asked, workspaces = counted(function)
@@ -304,7 +203,7 @@ def test_the_rows_add_up_and_name_the_part(function: Callable[[], object], truth
         for part in found.parts
     ]
     bytes_of = truth.number * truth.each * MIB
-    wanted = (truth.category, line_of(function), truth.module, truth.number)
+    wanted = (truth.category, line_of(function, truth), truth.module, truth.number)
     assert any(one[:4] == wanted and one[4] == (bytes_of or one[4]) and truth.note in one[5] for one in told), told
 
 

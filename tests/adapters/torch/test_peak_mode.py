@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import inspect
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -22,15 +21,14 @@ if TYPE_CHECKING:
 torch: Any = pytest.importorskip("torch", reason="torch is not installed")
 nn = torch.nn
 
-pytestmark = pytest.mark.torch
+from tests.support import peak_cases  # noqa: E402 - skips the file without torch
+from tests.support.peak_cases import A_MIB, MIB, Table, Truth, Wide, line_of  # noqa: E402
 
-MIB: Final = 2**20
-A_MIB: Final = 2**18
-"""Elements of float32 in a MiB."""
+pytestmark = pytest.mark.torch
 
 
 def recorder() -> Any:
-    found = own_frameworks().peak_recorder(lambda file: file == __file__)
+    found = own_frameworks().peak_recorder(lambda file: file in (__file__, peak_cases.__file__))
     assert found is not None
     return found
 
@@ -44,35 +42,8 @@ def peak_of(function: Callable[[], object]) -> Peak:
     return found
 
 
-class Truth(NamedTuple):
-    """The peak in MiB, and the parts of `each` MiB, by their `number`, that the line marked ``# here`` has made."""
-
-    peak: float
-    number: int
-    each: float
-    category: str
-    phase: str
-    module: str = ""
-
-
-CASES: Final[list[tuple[Callable[[], object], Truth]]] = []
-
-
-def case(*truth: Any) -> Callable[[Callable[[], object]], Callable[[], object]]:
-    def add(function: Callable[[], object]) -> Callable[[], object]:
-        CASES.append((function, Truth(*truth)))
-        return function
-
-    return add
-
-
-class Wide(nn.Module):  # type: ignore[misc, name-defined]
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(1024, 1024, bias=False)
-
-    def forward(self, x: Any) -> Any:
-        return self.layer(x)
+CASES: Final = Table()
+case = CASES.case
 
 
 class Masked(nn.Module):  # type: ignore[misc, name-defined]
@@ -84,26 +55,6 @@ class Masked(nn.Module):  # type: ignore[misc, name-defined]
         return x * self.mask[: x.numel()]
 
 
-class Doubled(torch.autograd.Function):  # type: ignore[misc]
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        ctx.save_for_backward(torch.ones(8 * A_MIB))  # here
-        return x.sum()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        (saved,) = ctx.saved_tensors
-        return gradients[0] * saved[: 2 * A_MIB]
-
-
-@case(12, 1, 4, "gradient", "backward", "Wide.layer")
-def gradients_accumulate() -> None:
-    # The parameter, its gradient, and the second pass's, which is added to it.
-    net, x = Wide(), torch.ones(1, 1024)
-    for _ in range(2):
-        net(x).sum().backward()  # here
-
-
 @case(12, 1, 4, "optimizer state", "optimizer")
 def state_of_momentum() -> None:
     weight = nn.Parameter(torch.ones(4 * A_MIB))
@@ -111,17 +62,16 @@ def state_of_momentum() -> None:
     torch.optim.SGD([weight], momentum=0.9).step()  # here
 
 
-@case(24, 1, 16, "buffer", "forward", "Masked")
-def large_buffer() -> type:
+@case(24, 1, 16, "buffer", "forward", "Masked", where=Masked)
+def large_buffer() -> None:
     net, x = Masked(), torch.ones(4 * A_MIB)
     with torch.no_grad():
         net(x)
-    return Masked
 
 
 @case(36, 1, 16, "input", "forward")
 def input_without_a_graph() -> None:
-    net = Wide()
+    net = Wide({})
     x = torch.ones(4096, 1024)  # here
     with torch.no_grad():
         result = net(x)
@@ -148,21 +98,6 @@ def a_view_keeps_all() -> None:
     assert kept
 
 
-@case(12, 1, 8, "held", "call")
-def resized() -> None:
-    # The old memory is released once the new one is there.
-    block = torch.ones(4 * A_MIB)
-    block.resize_(8 * A_MIB)  # here
-    assert len(block) == 8 * A_MIB
-
-
-@case(12, 1, 8, "activation", "backward")
-def saved_by_a_custom_function() -> type:
-    weight = torch.ones(2 * A_MIB, requires_grad=True)
-    Doubled.apply(weight).backward()
-    return Doubled
-
-
 @case(8, 1, 8, "parameter", "call")
 def a_leaf_that_its_graph_saves() -> None:
     weight = torch.ones(8 * A_MIB, requires_grad=True)  # here
@@ -172,30 +107,8 @@ def a_leaf_that_its_graph_saves() -> None:
 @case(12, 1, 8, "parameter", "call", "Linear")
 def moved_to_another_type() -> None:
     # `Module.double` gives parameters other storages, and no hook is called.
-    net = Wide()
+    net = Wide({})
     net.double()  # here
-
-
-@case(16, 3, 4, "activation", "forward", "Sequential.*")
-def layers_of_a_model() -> None:
-    net, x = nn.Sequential(nn.Sigmoid(), nn.Sigmoid(), nn.Sigmoid()), torch.ones(4 * A_MIB, requires_grad=True)
-    net(x)  # here
-
-
-@case(12, 3, 4, "held", "call")
-def in_threads() -> None:
-    barrier = threading.Barrier(3)
-
-    def work() -> None:
-        block = torch.ones(4 * A_MIB)  # here
-        barrier.wait()
-        assert len(block)
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 @case(4, 1, 2, "held", "call")
@@ -206,31 +119,16 @@ def sparse() -> None:
     assert found.is_sparse
 
 
-@case(9, 1, 8, "held", "call")
-def an_error_on_the_way() -> None:
-    def fails() -> None:
-        block = torch.ones(8 * A_MIB)  # here
-        torch.ones(A_MIB)
-        raise ValueError(len(block))
-
-    with contextlib.suppress(ValueError):
-        fails()
-    torch.ones(4 * A_MIB)
+ALL: Final = [*CASES, *peak_cases.CASES.on("cpu")]
 
 
-def line_of(function: Any) -> int:
-    lines, first = inspect.getsourcelines(function)
-    return first + next(index for index, line in enumerate(lines) if line.endswith("# here\n"))
-
-
-@pytest.mark.parametrize(("function", "truth"), CASES, ids=[function.__name__ for function, _ in CASES])
+@pytest.mark.parametrize(("function", "truth"), ALL, ids=[function.__name__ for function, _ in ALL])
 def test_the_largest_part_and_the_moment(function: Callable[[], object], truth: Truth) -> None:
-    marked = line_of({"large_buffer": Masked, "saved_by_a_custom_function": Doubled}.get(function.__name__, function))
     found = peak_of(function)
     assert 0 <= found.bytes - truth.peak * MIB < MIB // 8
     assert found.moment is not None
     assert found.moment.phase == truth.phase
-    wanted = (truth.category, marked, truth.module, truth.number, truth.number * truth.each * MIB)
+    wanted = (truth.category, line_of(function, truth), truth.module, truth.number, truth.number * truth.each * MIB)
     told = [
         (part.category, part.created.line, part.module, part.count, part.bytes) for part in found.parts if part.created
     ]

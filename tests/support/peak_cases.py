@@ -1,0 +1,150 @@
+"""Code whose peak is known, on any device: what fills the memory, made where, follows from the sizes alone.
+
+The peak of a test is recorded on the CPU by `tests/adapters/torch/test_peak_mode.py`, on CUDA by `tests/cuda_standin/test_peaks.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import threading
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Case = Callable[..., object]
+
+torch: Any = pytest.importorskip("torch", reason="torch is not installed")
+nn = torch.nn
+
+MIB: Final = 2**20
+A_MIB: Final = 2**18
+"""Elements of float32 in a MiB."""
+
+
+class Truth(NamedTuple):
+    """The peak in MiB, and the part of `number` x `each` MiB that the line marked ``# here`` has made; 0: of any size.
+
+    The mark is in the case, or in what it has `where`.
+    """
+
+    peak: float
+    number: int
+    each: float
+    category: str
+    phase: str
+    module: str = ""
+    note: str = ""
+    where: Any = None
+
+
+class Table(list[tuple["Case", Truth]]):
+    """Cases and their truths."""
+
+    def case(self, *truth: Any, where: Any = None) -> Callable[[Case], Case]:
+        """Return a decorator that adds a case."""
+
+        def add(function: Case) -> Case:
+            self.append((function, Truth(*truth)._replace(where=where)))
+            return function
+
+        return add
+
+    def on(self, device: str) -> Table:
+        """Return the cases as functions without arguments, on a device."""
+        return Table((functools.wraps(one)(functools.partial(one, {"device": device})), truth) for one, truth in self)
+
+
+def line_of(function: Case, truth: Truth) -> int | None:
+    """Return the number of the marked line."""
+    lines, first = inspect.getsourcelines(truth.where or function)
+    return next((first + index for index, line in enumerate(lines) if line.endswith("# here\n")), None)
+
+
+CASES: Final = Table()
+case = CASES.case
+
+
+class Wide(nn.Module):  # type: ignore[misc, name-defined]
+    """A wide layer, of 4 MiB."""
+
+    def __init__(self, on: Any) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1024, 1024, bias=False, **on)
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x)
+
+
+class Doubled(torch.autograd.Function):  # type: ignore[misc]
+    """Saves 8 MiB of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(torch.ones(8 * A_MIB, device=x.device))  # here
+        return x.sum()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (saved,) = ctx.saved_tensors
+        return gradients[0] * saved[: 2 * A_MIB]
+
+
+@case(12, 1, 4, "gradient", "backward", "Wide.layer")
+def gradients_accumulate(on: Any) -> None:
+    # The parameter, its gradient, and the second pass's, which is added to it.
+    net, x = Wide(on), torch.ones(1, 1024, **on)
+    for _ in range(2):
+        net(x).sum().backward()  # here
+
+
+@case(12, 3, 4, "held", "call")
+def in_threads(on: Any) -> None:
+    barrier = threading.Barrier(3)
+
+    def work() -> None:
+        block = torch.ones(4 * A_MIB, **on)  # here
+        barrier.wait()
+        assert len(block)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@case(16, 3, 4, "activation", "forward", "Sequential.*")
+def layers_of_a_model(on: Any) -> None:
+    net, x = nn.Sequential(nn.Sigmoid(), nn.Sigmoid(), nn.Sigmoid()), torch.ones(4 * A_MIB, requires_grad=True, **on)
+    net(x)  # here
+
+
+@case(12, 1, 8, "held", "call")
+def resized(on: Any) -> None:
+    # The old memory is released once the new one is there.
+    block = torch.ones(4 * A_MIB, **on)
+    block.resize_(8 * A_MIB)  # here
+    assert len(block) == 8 * A_MIB
+
+
+@case(12, 1, 8, "activation", "backward", where=Doubled)
+def saved_by_a_custom_function(on: Any) -> None:
+    weight = torch.ones(2 * A_MIB, requires_grad=True, **on)
+    Doubled.apply(weight).backward()
+
+
+@case(9, 1, 8, "held", "call")
+def an_error_on_the_way(on: Any) -> None:
+    def fails() -> None:
+        block = torch.ones(8 * A_MIB, **on)  # here
+        torch.ones(A_MIB, **on)
+        raise ValueError(len(block))
+
+    with contextlib.suppress(ValueError):
+        fails()
+    torch.ones(4 * A_MIB, **on)
