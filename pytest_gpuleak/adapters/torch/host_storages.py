@@ -41,6 +41,8 @@ class _Storages:
 
     def note(self, operator: Any, given: Any, made: Any) -> None:
         """Count the storages that are new among an operator's results: neither given to it nor known."""
+        if not self._live.makes(operator):
+            return
         with self._torch._C.DisableTorchFunctionSubclass():
             parts = [part for tensor in walk_arrays(made, self._base) for part in self._live.parts(tensor)]
             results = [part for part in parts if part.device.type == "cpu" and part.layout is self._torch.strided]

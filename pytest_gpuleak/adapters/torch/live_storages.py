@@ -50,8 +50,21 @@ class LiveStorages:
         self._plain = frozenset((torch.Tensor, torch.nn.Parameter))
         self._base: Any = torch._C.TensorBase
         self._torch, self._ended = torch, ended
-        self._resizes = functools.cache(_resizes)
+        self._resizes, self.makes = functools.cache(_resizes), functools.cache(self._makes)
         self._alive: dict[int, _Handle] = {}
+
+    def _makes(self, operator: Any) -> bool:
+        """Return whether an operator may make a storage: not if its results are its arguments or views of them alone.
+
+        One that is made of others may copy them where autograd does not record.
+        """
+        of_others = self._torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")
+        return (
+            of_others
+            or operator._opname in (FRESH, "set_")
+            or _resizes(operator)
+            or any(result.alias_info is None for result in operator._schema.returns)
+        )
 
     def find(self, tensor: Any) -> Any:
         """Return what was noted of a tensor's storage; None if it was there before, or the tensor has none."""

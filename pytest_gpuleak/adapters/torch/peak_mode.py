@@ -148,8 +148,11 @@ class PeakRecord:
     def _note(self, operator: Any, given: Any, made: Any, number: int) -> None:
         try:
             node = self._node()
+            if node is not None:
+                self._backward = True
             if type(made) is self._plain:  # nearly all; it has no code of a subclass
-                self._note_results((made,), operator, given, node, number)
+                if self._storages.makes(operator) or type(node) is self._accumulates:
+                    self._note_results((made,), operator, given, node, number)
             else:
                 with self._no_overrides():
                     self._note_results(list(walk_arrays(made, self._base)), operator, given, node, number)
@@ -168,10 +171,8 @@ class PeakRecord:
         except NotImplementedError:
             results = [part for tensor in results for part in self._storages.parts(tensor)]
             self._storages.add(results, operator, given, node, number)
-        if node is not None:
-            self._backward = True
-            for tensor in results if type(node) is self._accumulates else ():
-                self._roles.set(tensor, "gradient")
+        for tensor in results if type(node) is self._accumulates else ():
+            self._roles.set(tensor, "gradient")
 
     def before_call(self, function: Any, given: Any, _: Any) -> None:
         """Read what the apply() of a custom function has made before a backward pass may use it: it is no torch call."""

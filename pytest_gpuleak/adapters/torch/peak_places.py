@@ -45,6 +45,18 @@ class Place(NamedTuple):
     recomputed: bool = False
 
 
+class _Kinds(dict[str, int]):
+    """Kinds of files, found out once each."""
+
+    def __init__(self, find: Callable[[str], int]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, file: str) -> int:
+        found = self[file] = self._find(file)
+        return found
+
+
 class Places:
     """Places of a run, for each of its threads; keeps file names, line numbers and paths, and no frame or module."""
 
@@ -53,7 +65,7 @@ class Places:
         folder = os.path.dirname(torch.__file__)  # noqa: PTH120 - paths are compared as text, for each operator
         self._optimizers = os.path.join(folder, "optim", "")  # noqa: PTH118
         self._compiler = os.path.join(folder, "_dynamo", "eval_frame.py")  # noqa: PTH118
-        self._kinds: dict[str, int] = {}
+        self._kinds = _Kinds(self._kind_of)
         self._met: set[tuple[str, int]] = set()
         self._threads = threading.local()
         self._last: Line | None = None
@@ -100,30 +112,28 @@ class Places:
         """Return the innermost user's line, and whether an optimizer called torch. A thread of C++ has the last line."""
         kinds, in_optimizer, frame = self._kinds, False, _frame_above(2)
         while frame is not None:
-            code = frame.f_code
-            file = code.co_filename
-            kind = kinds[file] if file in kinds else self._kind(file)
+            kind = kinds[frame.f_code.co_filename]
             if kind == _USER:
+                code = frame.f_code
+                file = code.co_filename
                 if (file, code.co_firstlineno) not in self._met:
                     self._met.add((file, code.co_firstlineno))
                     self.compiled = self.compiled or self._is_compiled(frame)
                 self._last = Line(file, frame.f_lineno, code.co_name, id(frame))
                 return self._last, in_optimizer
-            in_optimizer = in_optimizer or kind == _OPTIMIZER
+            if kind == _OPTIMIZER:
+                in_optimizer = True
             frame = frame.f_back
         return self._last, in_optimizer
 
-    def _kind(self, file: str) -> int:
-        kind = self._kinds.get(file)
-        if kind is None:
-            kind = _COMPILER if file == self._compiler else 0
-            kind = _OPTIMIZER if file.startswith(self._optimizers) else kind or int(self._is_user_file(file))
-            self._kinds[file] = kind
-        return kind
+    def _kind_of(self, file: str) -> int:
+        if file.startswith(self._optimizers):
+            return _OPTIMIZER
+        return _COMPILER if file == self._compiler else int(self._is_user_file(file))
 
     def _is_compiled(self, frame: FrameType | None) -> bool:
         while frame is not None:
-            if self._kind(frame.f_code.co_filename) == _COMPILER and "compile" in frame.f_code.co_name:
+            if self._kinds[frame.f_code.co_filename] == _COMPILER and "compile" in frame.f_code.co_name:
                 return True
             frame = frame.f_back
         return False
@@ -140,7 +150,7 @@ class Places:
         while frame is not None:
             if line is not None and id(frame) == line.frame:
                 return frame.f_lineno == line.line and frame.f_code.co_filename == line.file
-            seen = seen or self._kind(frame.f_code.co_filename) == _USER
+            seen = seen or self._kinds[frame.f_code.co_filename] == _USER
             frame = frame.f_back
         return place.phase == "backward" and not seen
 

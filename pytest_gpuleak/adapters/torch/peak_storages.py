@@ -33,7 +33,8 @@ class Storages:
 
     def __init__(self, torch: Any, places: Places) -> None:
         self._live = LiveStorages(torch, self._died)
-        self.find, self.parts, self.resizes = self._live.find, self._live.parts, self._live.resizes
+        self.find, self.parts, self.makes = self._live.find, self._live.parts, self._live.makes
+        self.resizes = self._live.resizes
         self._bytes: Any = torch.uint8
         self._places = places
         self._name_of = functools.cache(str)

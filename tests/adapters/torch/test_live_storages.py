@@ -137,6 +137,11 @@ def freed_between_steps() -> Any:
     return flat
 
 
+def reshaped_in_inference() -> Any:
+    with torch.inference_mode():  # where the operator is not taken apart, and says that it returns a view
+        return LARGE.view(512, 512).t().reshape(-1)
+
+
 def older_grows() -> Any:
     older = OLDER.pop()
     older.untyped_storage().resize_(4 * MIB)
@@ -161,6 +166,7 @@ HELD: Final[dict[str, tuple[Callable[[pathlib.Path], Any], int]]] = {
     "grown": (lambda _: resized(4), 6),
     "grown at last": (lambda _: resized(0, 4, 8)[0], 12),
     "freed between steps": (lambda _: freed_between_steps(), 4),
+    "reshaped in inference mode": (lambda _: reshaped_in_inference(), 1),
     "an older one grows": (lambda _: older_grows(), 4),
 }
 MAPPED: Final = ("mapped", "a mapped file")
