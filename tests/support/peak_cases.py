@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     Case = Callable[..., object]
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed")
+checkpoint: Any = torch.utils.checkpoint.checkpoint
 nn = torch.nn
 
 MIB: Final = 2**20
@@ -148,3 +149,85 @@ def an_error_on_the_way(on: Any) -> None:
     with contextlib.suppress(ValueError):
         fails()
     torch.ones(4 * A_MIB, **on)
+
+
+class Checkpointed(nn.Module):  # type: ignore[misc, name-defined]
+    """Four blocks, of which each keeps its input alone until the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Sigmoid(), nn.Sigmoid(), nn.Sigmoid()) for _ in range(4))
+
+    def forward(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)  # here
+        return x
+
+
+@case(8, 3, 1, "activation", "backward", "Checkpointed.blocks.*", where=Checkpointed)
+def checkpointed(on: Any) -> None:
+    # The inputs of four blocks, what three layers of the last make again, and a gradient.
+    Checkpointed()(torch.ones(A_MIB, requires_grad=True, **on)).sum().backward()
+
+
+@case(15, 3, 1, "activation", "call", "Checkpointed.blocks.*", where=Checkpointed)
+def checkpointed_before_a_wide_end(on: Any) -> None:
+    # The leaf, three inputs of blocks, the result, and ten of it joined: what a checkpoint keeps is told by the backward pass.
+    result = Checkpointed()(torch.ones(A_MIB, requires_grad=True, **on))
+    torch.cat([result] * 10).sum().backward()
+
+
+@case(14, 1, 2, "activation", "forward", "Linear")
+def copies_of_autocast(on: Any) -> None:
+    # Parameter and input; copies of both and the result in half precision, of which the graph keeps the input's.
+    net, x = nn.Linear(1024, 1024, bias=False, **on), torch.ones(1024, 1024, **on)
+    with torch.autocast(on["device"], dtype=torch.bfloat16):
+        result = net(x)  # here
+    assert result.dtype is torch.bfloat16
+
+
+@case(8, 1, 4, "activation", "call")
+def changed_in_place(on: Any) -> None:
+    # A ReLU in place keeps its result, which is the product's memory.
+    product = torch.ones(4 * A_MIB, requires_grad=True, **on) * 2  # here
+    assert nn.ReLU(inplace=True)(product) is product
+
+
+@case(9.03, 1, 8, "held", "call")
+def outer_product(on: Any) -> None:
+    a, b = torch.ones(1024, 256, **on), torch.ones(1024, 8, **on)
+    made = torch.einsum("bi,bj->bij", a, b)  # here
+    assert made.shape == (1024, 256, 8)
+
+
+@case(9.06, 1, 8, "parameter", "backward", "Embedding")
+def sparse_gradient(on: Any) -> None:
+    # The table, the rows' gradient, and their numbers twice.
+    net = nn.Embedding(32768, 64, sparse=True, **on)  # here
+    net(torch.arange(4096, **on)).sum().backward()
+    assert net.weight.grad.is_sparse
+
+
+@case(8, 2, 4, "held", "call")
+def batches_of_a_generator(on: Any) -> None:
+    # The next is made while the loop still has the one before.
+    def batches() -> Iterator[Any]:
+        for _ in range(3):
+            yield torch.ones(4 * A_MIB, **on)  # here
+
+    for batch in batches():
+        batch.mul_(2)
+
+
+class Evaluated(nn.Module):  # type: ignore[misc, name-defined]
+    """Two layers without parameters that are counted, each with a ReLU."""
+
+    def forward(self, x: Any) -> Any:
+        weight = x[:512].detach().requires_grad_()
+        return torch.relu(torch.relu(x @ weight) @ weight)  # here
+
+
+@case(8, 2, 2, "activation", "forward", "Evaluated", where=Evaluated)
+def evaluated_with_a_graph(on: Any) -> None:
+    # The input, the first ReLU's result, the product, and the second's result.
+    assert Evaluated().eval()(torch.ones(1024, 512, **on)).requires_grad

@@ -37,6 +37,7 @@ class Roles:
 
     def __init__(self, torch: Any, storages: Storages, places: Places, guard: Callable[..., Any]) -> None:
         self._torch, self._storages, self._places, self._guard = torch, storages, places, guard
+        self._running: Any = torch._C._current_graph_task_id
         self._optimizers: dict[int, tuple[Any, int]] = {}
         self._undo: list[Callable[[], object]] = []
 
@@ -97,8 +98,10 @@ class Roles:
 
     def _call(self, module: Any, given: Any) -> None:
         if self._places.enter(module):
+            # In a backward pass a checkpoint calls it again, with what it has kept for that.
+            category: PeakCategory = "input" if self._running() == -1 else "activation"
             for tensor in walk_arrays(list(given), self._torch._C.TensorBase):
-                self.set(tensor, "input")
+                self.set(tensor, category)
             for inner, _ in parts_below(module, ""):
                 self._adopt(inner)  # their names are known from now on
 

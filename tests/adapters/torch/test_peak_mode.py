@@ -123,7 +123,7 @@ ALL: Final = [*CASES, *peak_cases.CASES.on("cpu")]
 
 
 @pytest.mark.parametrize(("function", "truth"), ALL, ids=[function.__name__ for function, _ in ALL])
-def test_the_largest_part_and_the_moment(function: Callable[[], object], truth: Truth) -> None:
+def test_the_part_and_the_moment(function: Callable[[], object], truth: Truth) -> None:
     found = peak_of(function)
     assert 0 <= found.bytes - truth.peak * MIB < MIB // 8
     assert found.moment is not None
@@ -132,8 +132,7 @@ def test_the_largest_part_and_the_moment(function: Callable[[], object], truth: 
     told = [
         (part.category, part.created.line, part.module, part.count, part.bytes) for part in found.parts if part.created
     ]
-    assert wanted in told
-    assert wanted[-1] == max(part.bytes for part in found.parts)
+    assert wanted in told[:4]
     assert found.lacks == ()
 
 
