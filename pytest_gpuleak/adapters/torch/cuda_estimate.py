@@ -17,7 +17,7 @@ from pytest_gpuleak.adapters.arrays import walk_arrays
 from pytest_gpuleak.adapters.probe_protocol import TakenBlocks
 from pytest_gpuleak.adapters.torch import cuda_rules
 from pytest_gpuleak.adapters.torch.compiler import leave_uncompiled, mode_class
-from pytest_gpuleak.adapters.torch.live_storages import LiveStorages, is_given_storage
+from pytest_gpuleak.adapters.torch.live_storages import LiveStorages, adds_gradients, is_given_storage
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch
 from pytest_gpuleak.adapters.torch.unestimated import what_is_not_estimated
 from pytest_gpuleak.heap.threads import started_threads
@@ -63,6 +63,8 @@ class BlockRecorder:
         self._unknown_names: dict[str, None] = {}
         self._lacks: dict[str, None] = {}
         self._autocast = False
+        self._summed: tuple[int, int | None] = -1, None
+        """How long the log is after the last sum of gradients, and the first one's number."""
         self._call = _Call()
         self._attentions: list[tuple[int, int, int]] = []  # the first and last number of nodes, the number of scores
         self._half_softmaxes: set[int] = set()  # numbers of nodes
@@ -164,6 +166,8 @@ class BlockRecorder:
         ]
         fresh = [number for number in held if number is not None]
         self._call.made += fresh
+        if fresh and adds_gradients(self._torch, operator, self._node()):
+            self._summed = len(self._log), self._live.find(given[0][0])
         self._apply_rules(name, given[0], results, fresh)
 
     def _note_autocast(self) -> None:
@@ -227,7 +231,8 @@ class BlockRecorder:
         return number
 
     def _ended(self, number: int) -> None:
-        self._log.append(number * 4 + _END)
+        at = len(self._log)
+        self._log.insert(at - (self._summed == (at, number)), number * 4 + _END)
 
     # -- what CUDA does otherwise
 

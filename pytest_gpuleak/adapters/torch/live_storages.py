@@ -164,6 +164,15 @@ def is_given_storage(operator: Any) -> bool:
     return frame is None or not frame.f_code.co_filename.endswith(_STORAGES)
 
 
+def adds_gradients(torch: Any, operator: Any, node: Any) -> bool:
+    """Return whether an operator may be a backward pass's sum of two gradients of one tensor.
+
+    Without a mode such a sum is made in the first one's memory if nobody else has it, else in memory of its own
+    (torch/csrc/autograd/input_buffer.cpp): under a mode the first ends right after the sum.
+    """
+    return node is not None and operator is torch.ops.aten.add.Tensor and not torch.is_grad_enabled()
+
+
 def _resizes(operator: Any) -> bool:
     schema = operator._schema
     return bool(schema.is_mutable) and (operator._opname in RESIZING or operator._overloadname.endswith("out"))

@@ -10,7 +10,7 @@ import functools
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.torch.live_storages import FRESH, LiveStorages
+from pytest_gpuleak.adapters.torch.live_storages import FRESH, LiveStorages, adds_gradients
 from pytest_gpuleak.adapters.torch.peak_steps import Record, StepLog
 
 if TYPE_CHECKING:
@@ -26,6 +26,15 @@ class _Gauge:
         self.now = self.peak = 0
         self.at: Record | None = None
         self.died: list[Record] = []
+        self.rising: Record | None = None
+        """What was made last, while it is not known whether it is made in the memory of what then ends."""
+
+    def rise(self) -> None:
+        """Note the peak, if what was made last has raised it."""
+        record, self.rising = self.rising, None
+        if record is not None and self.now > self.peak:
+            self.peak, self.at = self.now, record
+            self.died.clear()
 
 
 class Storages:
@@ -35,7 +44,9 @@ class Storages:
         self._live = LiveStorages(torch, self._died)
         self.find, self.parts, self.makes = self._live.find, self._live.parts, self._live.makes
         self.resizes = self._live.resizes
-        self._bytes: Any = torch.uint8
+        self._torch, self._bytes = torch, torch.uint8
+        self._summed: tuple[Record, Record | None] | None = None
+        """The last sum of gradients, and the first one."""
         self._places = places
         self._name_of = functools.cache(str)
         self.paused = False
@@ -53,6 +64,8 @@ class Storages:
             if operator._opname == FRESH and not storage.resizable():
                 continue  # NumPy's memory
             record = self._hold(storage, before, self._places.place(operator.__name__, node), number)
+            if adds_gradients(self._torch, operator, node):
+                self._summed = record, self._live.find(given[0][0])
             record.dtype = tensor.dtype
             if record.bytes and not tensor.is_nested:
                 record.shape = tuple(map(int, tensor.shape))
@@ -78,11 +91,10 @@ class Storages:
         self._count += 1
         record = Record(self._count, device, size if device != "meta" else 0, place)
         gauge = self.gauges[device]
+        gauge.rise()
         gauge.now += record.bytes
+        gauge.rising = record
         self.log.add(record)
-        if gauge.now > gauge.peak:
-            gauge.peak, gauge.at = gauge.now, record
-            gauge.died.clear()
         return record
 
     def _died(self, record: Record) -> None:
@@ -92,14 +104,19 @@ class Storages:
 
     def _end(self, record: Record) -> None:
         gauge = self.gauges[record.device]
+        is_reused = gauge.rising is not None and self._summed == (gauge.rising, record)
+        if not is_reused:
+            gauge.rise()
         gauge.now -= record.bytes
-        record.ended = self._count
+        record.ended = self._count - is_reused
         if gauge.at is not None and record.number <= gauge.at.number:
             gauge.died.append(record)
 
     def close(self) -> None:
         """End the record: what is released from now on is told no more."""
         self._left = self._live.close()
+        for gauge in self.gauges.values():
+            gauge.rise()
 
     def at_peak(self, device: str) -> tuple[Record, list[Record]] | None:
         """Return the record with which the device peaked, and all records then alive, oldest first, once closed; None without any."""

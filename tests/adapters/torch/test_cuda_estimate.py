@@ -244,6 +244,11 @@ def test_a_block_ends_with_its_storage_also_where_a_graph_alone_held_it() -> Non
     assert peak(steps) == pytest.approx(16, abs=0.1)  # values and exp; cos and its product in the backward pass
 
 
+def test_gradients_are_added_up_as_without_a_mode() -> None:
+    values = torch.ones(FLOATS, requires_grad=True)
+    assert peak(lambda: (values * values).sum().backward()) == pytest.approx(8, abs=0.1)  # in the first one's memory
+
+
 def test_resized_and_given_results() -> None:
     def resize() -> None:
         made = torch.empty(10)
