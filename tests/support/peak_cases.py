@@ -231,3 +231,10 @@ class Evaluated(nn.Module):  # type: ignore[misc, name-defined]
 def evaluated_with_a_graph(on: Any) -> None:
     # The input, the first ReLU's result, the product, and the second's result.
     assert Evaluated().eval()(torch.ones(1024, 512, **on)).requires_grad
+
+
+@case(12, 2, 4, "temporary", "backward")
+def used_twice(on: Any) -> None:
+    # The leaf and its two gradients: the second is added into the first one's memory, though under a mode it is not.
+    weight = torch.ones(4 * A_MIB, requires_grad=True, **on)
+    (weight * weight).sum().backward()  # here

@@ -57,6 +57,8 @@ class PeakHistory:
         self._known: dict[Place, Place] = {}
         self._before: list[dict[str, Any]] = []
         self._snapshot: Mapping[str, Any] | None = None
+        self.sums: set[str] = set()
+        """The marks of operators that may be sums of gradients."""
         self.recording = False
         self.why_not = ""
 
@@ -145,7 +147,7 @@ class PeakHistory:
         if len(trace) >= MOST_EVENTS:
             self.why_not = TOO_LONG
             return None
-        replayed = replay(self._before, self._snapshot, int(number))
+        replayed = replay(self._before, self._snapshot, int(number), self.sums)
         if replayed.entry < 0:
             return None
         storages = _storages_of(trace, [record for record in records if record.device == device])

@@ -18,6 +18,7 @@ from pytest_gpuleak.adapters.torch.compiler import (
     nothing_compiled,
     outside_traces,
 )
+from pytest_gpuleak.adapters.torch.live_storages import adds_gradients
 from pytest_gpuleak.adapters.torch.lookup import accelerator_names, loaded_torch
 from pytest_gpuleak.adapters.torch.peak_facts import NO_SEQUENCE, Roles, SavedTensors
 from pytest_gpuleak.adapters.torch.peak_history import PeakHistory
@@ -157,6 +158,8 @@ class PeakRecord:
                 with self._no_overrides():
                     self._note_results(list(walk_arrays(made, self._base)), operator, given, node, number)
             if number:
+                if adds_gradients(self._torch, operator, node):
+                    self._history.sums.add(str(number))
                 self._history.note(number, self._places.place(operator.__name__, node))
             elif node is None and self._places.new_node:
                 self._places.note_node()

@@ -51,8 +51,13 @@ class Replayed(NamedTuple):
     exact: bool
 
 
-def replay(before: Sequence[Entry], snapshot: Mapping[str, Any], device: int) -> Replayed:
-    """Replay a snapshot's trace of a device, from the segments that were there `before`."""
+def replay(
+    before: Sequence[Entry], snapshot: Mapping[str, Any], device: int, sums: Collection[str] = frozenset()
+) -> Replayed:
+    """Replay a snapshot's trace of a device, from the segments that were there `before`.
+
+    `sums` are the marks of operators that, without a mode, would be done in the block which is released right after them.
+    """
     trace = snapshot["device_traces"][device]
     try:
         sizes = _sizes_of(trace, _Blocks(before, snapshot.get("allocator_settings") or {}, device))
@@ -63,10 +68,10 @@ def replay(before: Sequence[Entry], snapshot: Mapping[str, Any], device: int) ->
     if not exact:
         sizes = {index: _rounded(int(entry["size"])) for index, entry in enumerate(trace)}
     apart = _workspaces_of(trace)
-    run = _Run(trace, sizes, apart)
+    run = _Run(trace, sizes, apart, sums)
     run.follow(len(trace))
     peak, last = run.peak, run.last
-    run = _Run(trace, sizes, apart)
+    run = _Run(trace, sizes, apart, sums)
     run.follow(last + 1)
     held = [Held(address, int(trace[index]["size"]), sizes[index], index) for address, index in run.held.items()]
     return Replayed(peak, last, held, run.gone, sum(sizes[index] for index in apart), exact)
@@ -75,28 +80,42 @@ def replay(before: Sequence[Entry], snapshot: Mapping[str, Any], device: int) ->
 class _Run:
     """Follows a trace: what is in use above what was there before, and its peak. `sizes` are by the entry's index."""
 
-    def __init__(self, trace: Sequence[Entry], sizes: Mapping[int, int], apart: Collection[int]) -> None:
-        self._trace, self._sizes, self._apart = trace, sizes, apart
+    def __init__(
+        self, trace: Sequence[Entry], sizes: Mapping[int, int], apart: Collection[int], sums: Collection[str]
+    ) -> None:
+        self._trace, self._sizes, self._apart, self._sums = trace, sizes, apart, sums
         self.now = self.peak = self.gone = 0
         self.last = -1
         self.held: dict[int, int] = {}
 
     def follow(self, count: int) -> None:
         """Follow so many entries."""
+        released = -1
         for index, entry in enumerate(self._trace[:count]):
             action, mark = entry["action"], mark_of(entry)
+            if action == "alloc" and mark in self._sums and self._release_reused(index):
+                released = index + 1
             if action == "alloc" and index not in self._apart and mark != PAUSED:
                 self.held[entry["addr"]] = index
                 self.now += self._sizes[index]
                 if self.now > self.peak:
                     self.peak, self.last = self.now, index
-            elif action == "free_requested":
+            elif action == "free_requested" and index != released:
                 made = self.held.pop(entry["addr"], None)
                 if made is not None:
                     self.now -= self._sizes[made]
                 elif mark not in (PAUSED, WORKSPACES):
                     self.now -= self._sizes[index]
                     self.gone += self._sizes[index]
+
+    def _release_reused(self, index: int) -> bool:
+        """Release the block that the entry after this one releases, if it is as large."""
+        entry, after = self._trace[index : index + 2] if index + 1 < len(self._trace) else (self._trace[index], {})
+        made = self.held.get(after.get("addr", -1)) if after.get("action") == "free_requested" else None
+        if made is None or after["size"] != entry["size"]:
+            return False
+        self.now -= self._sizes[self.held.pop(after["addr"])]
+        return True
 
 
 def _workspaces_of(trace: Sequence[Entry]) -> set[int]:
