@@ -12,7 +12,7 @@ from pytest_gpuleak.adapters.storages import is_storage
 from pytest_gpuleak.engine.describe import SEARCH_CUT
 from pytest_gpuleak.engine.limits import GRAPHS_STEPS, MOST_ASKED, SEARCH_STEPS, STEPS_A_TEST
 from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, RECOGNISE
-from pytest_gpuleak.engine.survivors import Leftover
+from pytest_gpuleak.engine.survivors import Found
 from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.collector import get_objects
 from pytest_gpuleak.heap.referrers import PausedCollector
@@ -120,21 +120,15 @@ class Holders:
         self.waits = named
         self._note_known(WAITING if named else NOT_SEARCHED)
 
-    def take(self, arrays: Sequence[object], found: Sequence[Explanation], shared: set[int]) -> None:
-        """Take what a search has `found` on the living `arrays`; `shared` are the storages that others use too."""
+    def take(self, found: Sequence[tuple[Left, Explanation]], shared: set[int]) -> None:
+        """Take what a search has `found` on what is alive; `shared` are the storages that others use too."""
         runs = self.runs
         self.waits = False
         survivors, (run, origins) = runs.survivors, self._origins
-        self._graph(arrays, found)
-        explained = []
-        for array, explanation in zip(arrays, found, strict=True):
-            left = runs.of(array)
-            if left is not None:
-                explained.append((Leftover(left.run, left.held.reading), explanation))
-        named = survivors.note(explained, shared, origins, run)
+        named = survivors.note((Found(one.index, one.held.reading, why) for one, why in found), shared, origins, run)
         rest = [left for left in runs.every() if left.index not in named]
         self._note_known(FREED, [left for left in rest if left.cause is not None])
-        survivors.note_unexplained(_leftovers(left for left in rest if left.cause is None), NO_OBJECT, origins, run)
+        survivors.note_unexplained((one.index for one in rest if one.cause is None), NO_OBJECT, origins, run)
 
     def note_reached(self) -> bool:
         """Name what the last run left and a walk has reached, beside what was named before; tell whether that is all."""
@@ -176,17 +170,18 @@ class Holders:
         runs, (run, origins) = self.runs, self._origins
         lefts = list(runs.every() if among is None else among)
         known = [left for left in lefts if left.index in self._known]
-        explained = [(Leftover(left.run, left.held.reading), self._known[left.index]) for left in known]
-        runs.survivors.note(explained, set(), origins, run)
-        rest = (left for left in lefts if left.index not in self._known)
-        runs.survivors.note_unexplained(_leftovers(rest), unknown, origins, run)
+        explained = (Found(left.index, left.held.reading, self._known[left.index]) for left in known)
+        runs.survivors.note(explained, (), origins, run)
+        runs.survivors.note_unexplained(
+            (one.index for one in lefts if one.index not in self._known), unknown, origins, run
+        )
 
-    def _graph(self, arrays: Sequence[object], found: Sequence[Explanation]) -> None:
+    def count_graphs_of(self, arrays: Iterable[object], found: Iterable[tuple[Left, Explanation]]) -> None:
+        """Count what the graphs behind the arrays of the first run retain, by the roots that a search has found."""
         with self._guard(GRAPHS):
             members: dict[Root, list[object]] = defaultdict(list)
-            for array, explanation in zip(arrays, found, strict=True):
-                left = self.runs.of(array)
-                if left is not None and left.run == 0:
+            for array, (left, explanation) in zip(arrays, found, strict=True):
+                if left.run == 0:
                     members[root_of(left.held.reading.device, explanation.holder)].append(array)
             self._count(members)
 
@@ -216,16 +211,21 @@ def search_together(suspects: Sequence[Holders], tracker: RunTracker, knowledge:
 
     with tracker.detector.whole_heap(), PausedCollector():
         found = select_arrays(get_objects(), array_types(tracker.guarded_arrays))
-        wanted: dict[int, set[int]] = defaultdict(set)
+        wanted: dict[int, list[tuple[int, Left]]] = defaultdict(list)
         for number, one in enumerate(suspects):
             for left in one.runs.living():
-                wanted[left.held.reading.identity].add(number)
+                wanted[left.held.reading.identity].append((number, left))
         targets: list[object] = []
-        members: list[list[int]] = [[] for _ in suspects]
+        members: list[dict[int, Left]] = [{} for _ in suspects]
         for array in found:
-            owners = [number for number in wanted.get(id(array), ()) if suspects[number].runs.of(array) is not None]
-            for number in owners:
-                members[number].append(len(targets))
+            # The first of a test's: a later array may have the id of one that died, and have been left too.
+            owners = {
+                number: left
+                for number, left in reversed(wanted.get(id(array), ()))
+                if suspects[number].runs.is_left(array, left)
+            }
+            for number, left in owners.items():
+                members[number][len(targets)] = left
             if owners:
                 targets.append(array)
         array = None
@@ -245,9 +245,7 @@ def search_together(suspects: Sequence[Holders], tracker: RunTracker, knowledge:
             )
         for one, places in zip(suspects, members, strict=True):
             one.search_cut = SEARCH_CUT if budget.spent else ""
-            one.take([targets[i] for i in places], [explanations[i] for i in places], shared)
+            explained = [(left, explanations[place]) for place, left in places.items()]
+            one.count_graphs_of((targets[place] for place in places), explained)
+            one.take(explained, shared)
         targets.clear()
-
-
-def _leftovers(lefts: Iterable[Left]) -> Iterable[Leftover]:
-    return [Leftover(left.run, left.held.reading) for left in lefts]

@@ -20,7 +20,7 @@ from pytest_gpuleak.engine.host_walks import Residue, TracedLines
 from pytest_gpuleak.engine.judge.untracked import UntrackedRuns, added_by_record, judge_cut, judge_untracked
 from pytest_gpuleak.engine.limits import RUNS_BEFORE_RECORD
 from pytest_gpuleak.engine.stages import EXPLAIN
-from pytest_gpuleak.engine.survivors import Leftover, Survivors
+from pytest_gpuleak.engine.survivors import Found, Survivors
 from pytest_gpuleak.heap.collector import PausedCollector, collect
 
 if TYPE_CHECKING:
@@ -257,6 +257,8 @@ class HostArrays:
         why = explain_arrays(arrays, (id(mine),), self._tracker.frameworks.reference_finders())
         survivors = Survivors()
         run = int(self._runs.grows)
-        found = [(Leftover(run, readings[identity]), one) for identity, one in why.items()]
-        survivors.note(found, set(), self._origins, run)
+        found = [(readings[identity], one) for identity, one in why.items()]
+        survivors.note(
+            (Found(survivors.index_of(run, reading), reading, one) for reading, one in found), (), self._origins, run
+        )
         self._runs.survivors = survivors.all()

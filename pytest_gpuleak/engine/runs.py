@@ -20,7 +20,7 @@ from pytest_gpuleak.adapters.storages import SharedStorages
 from pytest_gpuleak.engine.deaths import Left, alive_after, collected_in, doubt_older, garbage_of_first, let_go_in
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Settling, rounds
 from pytest_gpuleak.engine.stages import READ
-from pytest_gpuleak.engine.survivors import Leftover, Survivors
+from pytest_gpuleak.engine.survivors import Survivors
 from pytest_gpuleak.heap.collector import get_objects
 from pytest_gpuleak.heap.threads import others_work, running_threads
 from pytest_gpuleak.heap.weak_references import has_weak_references
@@ -53,9 +53,7 @@ class Runs:
         self._guard = guard
         self._cycles = tuple(freed)
         self._left: list[Left] = []
-        self._alive: list[Left] = []
         self._older: list[Left] = []
-        self._older_gone: list[Left] = []
         self._under_way = True
         self._traced: int | None = None
         self._failed = False
@@ -64,7 +62,6 @@ class Runs:
         self._kept: dict[int, Keeper] = {}
         self._kept_before = frozenset[int]()
         self._added: tuple[dict[str, int], int] | None = None
-        self._by_identity: dict[int, list[Left]] | None = None
         self.count = 0
         self.collected = False
         self.settled = False
@@ -84,8 +81,8 @@ class Runs:
         know.
         """
         self.poll("count")
-        if self._older_gone and (others_work() or not self._threads <= running_threads()):
-            doubt_older(self._older_gone, self.count)
+        if any(left.cause for left in self._older) and (others_work() or not self._threads <= running_threads()):
+            doubt_older(self._older, self.count)
         tracker, known = self._tracker, self._tracker.guarded_arrays
         readings = read_united(arrays, known)
         shared = SharedStorages(arrays, tracker.frameworks.storages)
@@ -115,7 +112,7 @@ class Runs:
         self._take_in(self.count, {i: Held(handles[i], readings[i]) for i in alive if i in handles}, users)
         if settled.alive and is_user_file is not None:
             for identity, line in lines_of_arrays(settled.found(), known, is_user_file).items():
-                self.survivors.note_line(Leftover(self.count, readings[identity]), line)
+                self.survivors.note_line(self.survivors.index_of(self.count, readings[identity]), line)
         self.count += 1
         self._under_way = self.collected = self.settled = False
 
@@ -132,10 +129,8 @@ class Runs:
             by_object = getattr(held.handle, "array", None) is not None  # it knows whether the array itself lives
             count = users.get(identity, 1)
             shared = not by_object and (count is None or count > ours[held.handle.storage])
-            left = Left(run, held, self.survivors.index_of(Leftover(run, held.reading)), shared=shared)
-            self._left.append(left)
-            self._alive.append(left)
-        self._added = self._by_identity = None
+            self._left.append(Left(run, held, self.survivors.index_of(run, held.reading), shared=shared))
+        self._added = None
 
     def _users(self, arrays: Iterator[object]) -> dict[int, int | None]:
         known = self._tracker.guarded_arrays
@@ -149,8 +144,9 @@ class Runs:
             self._traced = self.count
         if self.settled:
             self._exact.add(self.count)
-        own = {(left.held.reading.device, left.held.handle.storage) for left in self._alive}
-        self._older = [Left(-1, held, -1) for held in older if (held.reading.device, held.handle.storage) not in own]
+        own = {(left.held.reading.device, left.held.handle.storage) for left in self.living()}
+        others = [held for held in older if (held.reading.device, held.handle.storage) not in own]
+        self._older = [left for left in self._older if left.cause is not None] + [Left(-1, held, -1) for held in others]
         self._added = None
         self.collected = self.settled = False
         self._threads = running_threads()
@@ -189,14 +185,14 @@ class Runs:
     def settle(self, steps: Iterable[SettleStep]) -> None:
         """Take settle steps while anything is alive, those that collect again as long as they free something."""
         for step in steps:
-            if not self._alive:
+            if not self.living():
                 break
             cause: Cause = "collection" if step.collects and self._is_alone() else "settled"
             self.collected |= step.collects
 
             def alive(cause: Cause = cause) -> int:
                 self.poll(cause, settling=True)
-                return len(self._alive)
+                return len(self.living())
 
             for _ in rounds(step, alive):
                 pass
@@ -213,42 +209,31 @@ class Runs:
 
     def poll(self, cause: Cause, *, settling: bool = False) -> None:
         """Ask the weak handles what has died since the last call: of the `cause`."""
-        for among in (self._alive, self._older):
-            for left in among:
-                if not left.held.handle.alive():
-                    left.cause = cause
-            if settling:
-                self._take_back_saved([left for left in among if left.cause is not None])
-            gone = [left for left in among if left.cause is not None]
-            if gone:
-                among[:] = [left for left in among if left.cause is None]
-                for left in gone:
-                    self._note_death(left, cause)
+        for among in (self._left,) if self._failed else (self._left, self._older):
+            gone = [left for left in among if left.cause is None and not left.held.handle.alive()]
+            for left in self._without_saved(gone) if settling and gone else gone:
+                self._note_death(left, cause)
 
-    def _take_back_saved(self, dead: list[Left]) -> None:
+    def _without_saved(self, gone: list[Left]) -> list[Left]:
         """Follow what a finalizer has stored: a collection clears weak references before it calls finalizers."""
-        if dead:
-            by_id = {left.held.reading.identity: left for left in dead}
-            saved = self.find(by_id)
-            handles = hold_arrays(saved, self._tracker.guarded_arrays)
-            saved.clear()
-            for left in dead:
-                handle = handles.get(left.held.reading.identity)
-                if handle is not None:
-                    left.held, left.cause = Held(handle, left.held.reading), None
+        saved = self.find({left.held.reading.identity: left for left in gone})
+        handles = hold_arrays(saved, self._tracker.guarded_arrays)
+        saved.clear()
+        for left in gone:
+            if left.held.reading.identity in handles:
+                left.held = left.held._replace(handle=handles[left.held.reading.identity])
+        return [left for left in gone if left.held.reading.identity not in handles]
 
     def _note_death(self, left: Left, cause: Cause) -> None:
         # After a re-run that failed the first run is judged, less what the settling frees.
         of_first = self._failed and cause != "count"
         left.cause, left.died_in = cause, 0 if of_first else self.count - (not self._under_way)
-        if left.run < 0 and not self._failed:
-            self._older_gone.append(left)
         self._added = None
 
     def forget_shared_dead(self) -> None:
         """Look for arrays that use older storages, whose handles cannot tell: the storage lives on without the array."""
         among: dict[int, list[Left]] = defaultdict(list)
-        for left in self._alive:
+        for left in self.living():
             if left.shared:
                 among[left.held.reading.identity].append(left)
         if not among:
@@ -264,16 +249,14 @@ class Runs:
         for identity, same in among.items():
             for left in same[:-1] if identity in living else same:  # a later array may have the id of one that died
                 self._note_death(left, "count")
-        self._alive = [left for left in self._alive if left.cause is None]
 
     def forget_reruns(self) -> None:
         """Forget all re-runs, because a re-run could not be recorded to its end."""
-        self._alive = [left for left in self._alive if left.run == 0]
         self._left = [left for left in self._left if left.run == 0 and left.died_in <= 0]
         self.count = min(self.count, 1)
         self._under_way = False
-        self._added = self._by_identity = self._traced = None
-        self._older_gone.clear()
+        self._added = self._traced = None
+        self._older = [left for left in self._older if left.cause is None]
         self._kept = {index: by for index, by in self._kept.items() if index in self._kept_before}
         self._exact.clear()
 
@@ -281,7 +264,7 @@ class Runs:
 
     def living(self, *, of_last: bool = False) -> list[Left]:
         """Return what is alive, or what is alive of the last run."""
-        return [left for left in self._alive if not of_last or left.run == self.count - 1]
+        return [left for left in self._left if left.cause is None and (not of_last or left.run == self.count - 1)]
 
     def suspects(self, *, of_last: bool = False) -> list[Left]:
         """Return what is alive, or what is alive of the last run, and not kept by the test's runner alone."""
@@ -290,7 +273,7 @@ class Runs:
     def staying(self) -> Iterable[Left]:
         """Return what is alive, each storage once, but for what goes with the frames that hold it."""
         return {
-            left.held.reading.storage: left for left in self._alive if self._kept.get(left.index) != "frames"
+            left.held.reading.storage: left for left in self.living() if self._kept.get(left.index) != "frames"
         }.values()
 
     def every(self) -> list[Left]:
@@ -304,7 +287,7 @@ class Runs:
 
     def alive_now(self) -> frozenset[int]:
         """Return the indices of the survivors that are alive."""
-        return frozenset(left.index for left in self._alive)
+        return frozenset(left.index for left in self.living())
 
     @property
     def causes(self) -> set[Cause]:
@@ -332,17 +315,6 @@ class Runs:
         """Return these arrays, by their ids, wherever the detector finds them: drop them before user code runs."""
         found = self._tracker.detector.find(set(by_id))
         return [array for array in found if self.is_left(array, by_id[id(array)])]
-
-    def of(self, array: object) -> Left | None:
-        """Return what is known of a living array, if it was left: a later array may have its id."""
-        if self._by_identity is None:
-            self._by_identity = defaultdict(list)
-            for left in self._alive:
-                self._by_identity[left.held.reading.identity].append(left)
-        for left in self._by_identity.get(id(array), ()):
-            if left.cause is None and self.is_left(array, left):
-                return left
-        return None
 
     def is_left(self, array: object, left: Left) -> bool:
         """Tell whether a living array is this one: a later array may have its id."""
@@ -380,7 +352,7 @@ class Runs:
         now = self.alive_now()
         collected = collected_in(self._left, self._exact)
         older_gone: dict[int, list[ArrayReading]] = defaultdict(list)
-        let_go, doubtful = let_go_in(self._older_gone, self._exact)
+        let_go, doubtful = let_go_in(self._older, self._exact)
         for left in let_go:
             older_gone[left.died_in].append(left.held.reading)
         traced = self._traced if self._traced is not None and self._traced < self.count else None
@@ -400,4 +372,4 @@ class Runs:
 
     def of_reruns(self) -> set[int]:
         """Return the storages of older arrays that died in re-runs: the first run has not let them go."""
-        return {left.held.reading.storage for left in let_go_in(self._older_gone, self._exact)[0]}
+        return {left.held.reading.storage for left in let_go_in(self._older, self._exact)[0]}

@@ -9,7 +9,7 @@ from pytest_gpuleak.adapters.protocol import BACKWARD
 from pytest_gpuleak.model.evidence import Survivor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable
 
     from pytest_gpuleak.adapters.protocol import OriginLog
     from pytest_gpuleak.explain.explanation import Explanation
@@ -22,11 +22,12 @@ HOLDER_RANK: dict[HolderKind, int] = {
 """Rank of a holder's kind: of several arrays that share a storage, the lowest, most actionable rank is reported."""
 
 
-class Leftover(NamedTuple):
-    """An array that a run left."""
+class Found(NamedTuple):
+    """A living array, by the number of its storage, and what a search has found on it."""
 
-    run: int
+    number: int
     reading: ArrayReading
+    explanation: Explanation
 
 
 class Survivors:
@@ -40,17 +41,16 @@ class Survivors:
         """Return all storages."""
         return tuple(self._all)
 
-    def index_of(self, left: Leftover) -> int:
-        """Return the index of an array's storage; add it if it is new."""
-        key = (left.run, left.reading.storage)
+    def index_of(self, run: int, reading: ArrayReading) -> int:
+        """Return the index of the storage of an array that a run has left; add it if it is new."""
+        key = (run, reading.storage)
         if key not in self._index:
             self._index[key] = len(self._all)
-            self._all.append(Survivor(left.run, left.reading))
+            self._all.append(Survivor(run, reading))
         return self._index[key]
 
-    def note_line(self, left: Leftover, created: Origin) -> None:
+    def note_line(self, index: int, created: Origin) -> None:
         """Note the creating line that an array itself knows."""
-        index = self.index_of(left)
         self._all[index] = self._all[index]._replace(created=created)
 
     def note_backward(self, origins: OriginLog) -> None:
@@ -59,29 +59,25 @@ class Survivors:
             if survivor.created is None and survivor.holder is not None and _is_gradient(survivor.holder):
                 self._all[index] = survivor._replace(created=origins.get(BACKWARD))
 
-    def note(
-        self, found: Sequence[tuple[Leftover, Explanation]], shared: set[int], origins: OriginLog, newest: int
-    ) -> frozenset[int]:
+    def note(self, found: Iterable[Found], shared: Collection[int], origins: OriginLog, newest: int) -> frozenset[int]:
         """Note who holds the living arrays and where they were made; return the indices of their storages.
 
         `shared` are the storages that older arrays use too, `origins` the creating lines of the run `newest`.
         """
-        sharing: dict[int, list[tuple[Leftover, Explanation]]] = defaultdict(list)
-        for left, explanation in found:
-            sharing[self.index_of(left)].append((left, explanation))
+        sharing: dict[int, list[Found]] = defaultdict(list)
+        for one in found:
+            sharing[one.number].append(one)
         for index, arrays in sharing.items():
             survivor = _with_holder(self._all[index], arrays, shared)
-            left = arrays[0][0]
-            created = _line_of(left, arrays, origins, new=left.run == newest)
+            created = _line_of(survivor, arrays, origins, new=survivor.run == newest)
             self._all[index] = survivor if created is None else survivor._replace(created=created)
         return frozenset(sharing)
 
-    def note_unexplained(self, alive: Iterable[Leftover], unknown: Holder, origins: OriginLog, newest: int) -> None:
-        """Like `note`, with the holder `unknown` for arrays whose holder no earlier run has found."""
-        for left in alive:
-            index = self.index_of(left)
+    def note_unexplained(self, indices: Iterable[int], unknown: Holder, origins: OriginLog, newest: int) -> None:
+        """Like `note`, with the holder `unknown` for storages whose holder no earlier run has found."""
+        for index in indices:
             survivor = self._all[index]
-            created = origins.get(left.reading.storage) if left.run == newest else None
+            created = origins.get(survivor.reading.storage) if survivor.run == newest else None
             holder = survivor.holder
             if holder is None or (holder.kind == "unknown" and not holder.root):  # noted so before, for another reason
                 holder = unknown
@@ -91,32 +87,31 @@ class Survivors:
             )
 
 
-def _with_holder(survivor: Survivor, arrays: list[tuple[Leftover, Explanation]], shared: set[int]) -> Survivor:
+def _with_holder(survivor: Survivor, arrays: list[Found], shared: Collection[int]) -> Survivor:
     """Return the survivor with the most actionable holder, and the largest array that is held for itself."""
     if len(arrays) == 1:
-        (left, explanation) = arrays[0]
+        ((_, reading, explanation),) = arrays
         return Survivor(
-            survivor.run, left.reading, left.reading.storage not in shared, explanation.holder, explanation.others,
+            survivor.run, reading, reading.storage not in shared, explanation.holder, explanation.others,
             explanation.pattern, survivor.created,
         )  # fmt: skip
-    best = min(arrays, key=lambda array: (HOLDER_RANK[array[1].holder.kind], len(array[1].holder.path)))[1]
-    held = [left for left, explanation in arrays if _is_held_for_itself(explanation.holder)]
-    largest = max(held or [left for left, _ in arrays], key=lambda left: left.reading.bytes)
+    explanations = [one.explanation for one in arrays]
+    best = min(explanations, key=lambda one: (HOLDER_RANK[one.holder.kind], len(one.holder.path)))
+    held = [one.reading for one in arrays if _is_held_for_itself(one.explanation.holder)]
+    largest = max(held or [one.reading for one in arrays], key=lambda reading: reading.bytes)
     return survivor._replace(
-        reading=largest.reading,
-        owned=largest.reading.storage not in shared,
+        reading=largest,
+        owned=largest.storage not in shared,
         holder=best.holder,
         others=best.others,
         pattern=best.pattern,
     )
 
 
-def _line_of(
-    left: Leftover, arrays: list[tuple[Leftover, Explanation]], origins: OriginLog, *, new: bool
-) -> Origin | None:
+def _line_of(survivor: Survivor, arrays: list[Found], origins: OriginLog, *, new: bool) -> Origin | None:
     """Return the line that created a storage; for a gradient, also of an earlier run, the line of the backward pass."""
-    created = origins.get(left.reading.storage) if new else None
-    if created is None and any(_is_gradient(explanation.holder) for _, explanation in arrays):
+    created = origins.get(survivor.reading.storage) if new else None
+    if created is None and any(_is_gradient(one.explanation.holder) for one in arrays):
         created = origins.get(BACKWARD)
     return created
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuleak.adapters.registry import mapped_files, open_file_class
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.limits import OPEN_FILES_STEPS
-from pytest_gpuleak.engine.survivors import Leftover, Survivors
+from pytest_gpuleak.engine.survivors import Found, Survivors
 from pytest_gpuleak.heap.collector import collect
 from pytest_gpuleak.model.evidence import Evidence
 from pytest_gpuleak.model.findings import Holder
@@ -95,16 +95,13 @@ class OpenFiles:
             paths = list(dict.fromkeys(path for path, _ in added))[:MAX_FILES_NAMED]
             size = min(size for _, size in added)
             run = len(self._added)
-            self._survivors.note(
-                [(Leftover(run, _reading(identity, " or ".join(paths), size)), one) for identity, one in why.items()],
-                set(),
-                {},
-                run,
-            )
+            survivors, named = self._survivors, " or ".join(paths)
+            readings = [(_reading(identity, named, size), one) for identity, one in why.items()]
+            survivors.note((Found(survivors.index_of(run, one), one, what) for one, what in readings), (), {}, run)
             if not why and budget.spent:
                 # A large heap must not hide the leak: the list of maps has told it.
-                left = [Leftover(run, _reading(index, path, size)) for index, (path, size) in enumerate(added)]
-                self._survivors.note_unexplained(left, _NOT_MET, {}, run)
+                left = [survivors.index_of(run, _reading(index, *file)) for index, file in enumerate(added)]
+                survivors.note_unexplained(left, _NOT_MET, {}, run)
             objects.clear()
 
 
