@@ -48,7 +48,7 @@ class HelperProcesses:
         if self.agents is not None:
             self._item = item
             self.agents.begin(policy)
-        self._tracker.processes.begin_run()
+        self._tracker.processes.begin()
         if self._are_owned():
             self._follow(lambda memory: memory.begin_test(attempt.nodeid))
 

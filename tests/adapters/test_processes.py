@@ -167,23 +167,23 @@ def test_a_wider_fixtures_processes_are_the_fixtures_until_it_is_finalised(watch
     outer = start()
     watch.enter_setup()
     inner = start()
-    watch.adopt("inner")
-    watch.adopt("outer")
+    watch.adopt(1)
+    watch.adopt(2)
     assert pids_of(watch.left()) == [of_the_test.pid]
     watch.begin()
     start.end(inner)
     assert watch.left() == []
-    assert watch.released("inner") == []
-    assert pids_of(watch.released("outer")) == [outer.pid]
-    assert watch.released("outer") == []
-    assert watch.released("unknown") == []
+    assert watch.released(1) == []
+    assert pids_of(watch.released(2)) == [outer.pid]
+    assert watch.released(2) == []
+    assert watch.released(3) == []
 
 
 def test_adopting_without_an_announced_setup_takes_what_is_new(watch: ProcessWatch, start: Starter) -> None:
     process = start()
-    watch.adopt("fixture")
+    watch.adopt(1)
     assert watch.left() == []
-    assert pids_of(watch.released("fixture")) == [process.pid]
+    assert pids_of(watch.released(1)) == [process.pid]
 
 
 def test_of_many_processes_those_that_are_known_are_not_asked_for_again(
@@ -533,7 +533,7 @@ def test_without_children_no_list_is_made(monkeypatch: pytest.MonkeyPatch) -> No
     watch = ProcessWatch(never)
     watch.begin()
     watch.enter_setup()
-    watch.adopt()
+    watch.adopt(1)
     assert watch.left() == []
 
 

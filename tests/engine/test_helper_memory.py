@@ -102,7 +102,7 @@ class Suite:
         self.driver = Driver()
         self.watch = HelperWatch(self.children, self.driver)
         self.started: list[Helper] = []
-        self.children.begin_run()
+        self.children.begin()
 
     def start(self, fixture: int = 1) -> Helper:
         self.children.setup_begins(fixture, PLACE._replace(name=f"server{fixture}"), Policy())
@@ -112,7 +112,7 @@ class Suite:
         return helper
 
     def test(self, nodeid: str, *uses: tuple[Helper, int]) -> Any:
-        self.children.begin_run()
+        self.children.begin()
         self.watch.begin_test(nodeid)
         for helper, mib in uses:
             helper.keep(mib)
@@ -156,7 +156,7 @@ def test_what_each_test_adds_to_whose_helper(suite: Suite) -> None:
 def test_the_last_reading_is_before_the_teardown_of_the_owner(suite: Suite) -> None:
     helper = suite.start(1)
     suite.test("test_a.py::test_first")
-    suite.children.begin_run()
+    suite.children.begin()
     suite.watch.begin_test("test_a.py::test_last")
     helper.keep(6)
     suite.watch.before_teardown(2)  # another's

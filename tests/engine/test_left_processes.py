@@ -38,7 +38,7 @@ class Worker:
 def children(monkeypatch: pytest.MonkeyPatch) -> Children:
     monkeypatch.setattr("pytest_gpuleak.adapters.processes.facts.MOST_WAITS", 15)  # a busy machine takes its time
     children = Children()
-    children.begin_run()
+    children.begin()
     return children
 
 

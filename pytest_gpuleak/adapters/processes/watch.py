@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.heap.threads import read_kernel_file, read_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable
+    from collections.abc import Callable, Collection
 
     from psutil import Process
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ProcessWatch:
-    """Tell which test or fixture each child process belongs to. Only tests replace `list_descendants`."""
+    """Tell which test or fixture (`owner`: its key) each child process belongs to. Only tests replace `list_descendants`."""
 
     def __init__(self, list_descendants: Callable[[], dict[int, int]] | None = None) -> None:
         self._list = list_descendants
@@ -27,8 +27,8 @@ class ProcessWatch:
         self._starts: dict[int, bytes | None] = {}
         self._helpers: set[Process] = set()
         self._setups: list[set[Process]] = []
-        self._adopted: dict[Hashable, set[Process]] = {}
-        self._owned: dict[Process, Hashable] | None = None
+        self._adopted: dict[int, set[Process]] = {}
+        self._owned: dict[Process, int] | None = None
         self._counts_starts: bool | None = None
         self._last_start: int | None = None
         self._before: tuple[bool, int | None, int | None] | None = None
@@ -51,7 +51,7 @@ class ProcessWatch:
         """Record the start of a higher-scoped fixture's setup; setups may be nested."""
         self._setups.append(set(self._look()))
 
-    def adopt(self, owner: Hashable = None) -> None:
+    def adopt(self, owner: int) -> None:
         """Record the end of a higher-scoped fixture's setup: its processes belong to `owner`, not to a test."""
         before = self._setups.pop() if self._setups else self._known
         new = {process for process in self._candidates() if process not in before}
@@ -60,7 +60,7 @@ class ProcessWatch:
             self._adopted.setdefault(owner, set()).update(new)
             self._owned = None
 
-    def released(self, owner: Hashable) -> list[LeftProcess]:
+    def released(self, owner: int) -> list[LeftProcess]:
         """Return the processes that the finalised fixture `owner` has started and that still run after a wait."""
         processes = self._adopted.pop(owner, set())
         if not processes:
@@ -81,14 +81,14 @@ class ProcessWatch:
             return True
         return any(map(_has_ended, self._seen)) if children else False
 
-    def owner_of(self, pids: Collection[int]) -> Hashable | None:
+    def owner_of(self, pids: Collection[int]) -> int | None:
         """Return the higher-scoped fixture, not yet finalised, whose setup has started one of the processes."""
         for owner, processes in self._adopted.items():
             if any(process.pid in pids for process in processes):
                 return owner
         return None
 
-    def owned(self, *, anew: bool = True) -> dict[Process, Hashable]:
+    def owned(self, *, anew: bool = True) -> dict[Process, int]:
         """Return the processes of higher-scoped fixtures that are not yet finalised, and their descendants, by the fixture.
 
         Lists processes only where that is seen to be needed by a small file: else, and with `anew` off, the last list stands.
@@ -101,7 +101,7 @@ class ProcessWatch:
             self._owned = self._find_owned()
         return self._owned
 
-    def _find_owned(self) -> dict[Process, Hashable]:
+    def _find_owned(self) -> dict[Process, int]:
         from pytest_gpuleak.adapters.processes.facts import command_line
         from pytest_gpuleak.adapters.processes.kinds import is_helper
 

@@ -47,7 +47,7 @@ class ProcessEvidence:
     def expect_run(self) -> None:
         """Note before a re-run which processes run, since they are not the re-run's."""
         if self._first:
-            self._tracker.processes.begin_run()
+            self._tracker.processes.begin()
 
     def add_run(self, *, traced: bool = False) -> None:
         """Note what a re-run has left running, less what has ended meanwhile. One that is `traced` only tells lines."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuleak.adapters.processes.watch import ProcessWatch
 from pytest_gpuleak.heap.collector import collect_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from psutil import Process
 
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
@@ -26,27 +24,23 @@ class LeftByFixture(NamedTuple):
     processes: list[LeftProcess]
 
 
-class Children:
+class Children(ProcessWatch):
     """Keep the processes of a test apart from the processes of the higher-scoped fixtures that it uses."""
 
     def __init__(self) -> None:
-        self._watch = ProcessWatch()
+        super().__init__()
         self._places: dict[FixtureKey, tuple[FixturePlace, Policy]] = {}
         self._left: list[LeftByFixture] = []
         self._outlived: dict[int, FixturePlace] = {}
 
-    def begin_run(self) -> None:
-        """Begin a run of a test: what runs now is not its own."""
-        self._watch.begin()
-
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
         """Take processes that start from here on as the fixture's."""
-        self._watch.enter_setup()
+        self.enter_setup()
         self._places[fixture] = (place, policy)
 
     def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:  # noqa: ARG002
         """Assign the setup's processes to the fixture."""
-        self._watch.adopt(fixture)
+        self.adopt(fixture)
 
     def teardown_begins(self, fixture: FixtureKey) -> None:
         """Do nothing: processes that start from here on are the test's."""
@@ -54,7 +48,7 @@ class Children:
     def teardown_ends(self, fixture: FixtureKey) -> None:
         """Collect the fixture's processes that still run."""
         place, policy = self._places.pop(fixture, (None, None))
-        left = self._watch.released(fixture)
+        left = self.released(fixture)
         if place is not None and policy is not None and left:
             self._left.append(LeftByFixture(place, policy, left))
             self._outlived.update((process.pid, place) for process in left)
@@ -69,43 +63,18 @@ class Children:
 
         `pids` are a process and its parents, the nearest first.
         """
-        owner = self._watch.owner_of(pids)
-        place, _ = self._places.get(owner, (None, None)) if type(owner) is int else (None, None)
+        owner = self.owner_of(pids)
+        place, _ = (None, None) if owner is None else self._places.get(owner, (None, None))
         if place is not None:
             return place, True
         return next((self._outlived[one] for one in pids if one in self._outlived), None), False
-
-    def owned(self, *, anew: bool = True) -> dict[Process, FixtureKey]:
-        """Return the helpers: processes of fixtures that are up, and their descendants, each with its fixture.
-
-        With `anew` off, those of the last list, which the test's begin has made.
-        """
-        return cast("dict[Process, FixtureKey]", self._watch.owned(anew=anew))
-
-    @property
-    def are_starts_counted(self) -> bool:
-        """Tell whether `owned` has the processes of now. Else one may have ended, and its pid be another's."""
-        return self._watch.are_starts_counted
 
     def name_of(self, fixture: FixtureKey) -> str:
         """Return the name of a fixture that is up."""
         place, _ = self._places.get(fixture, (None, None))
         return "" if place is None else place.name
 
-    def may_have_changed(self) -> bool:
-        """Tell whether a process of this run may have started or ended since the last call. Takes microseconds."""
-        return self._watch.may_have_changed()
-
-    @property
-    def has_owned(self) -> bool:
-        """Tell whether the setup of a fixture that is still up has started a process."""
-        return self._watch.has_owned
-
-    def suspects(self) -> bool:
-        """Tell whether a process runs that the test has started. Takes microseconds where none does."""
-        return self._watch.suspects()
-
     def left(self) -> list[LeftProcess]:
         """Return the processes that the test has left running, after ending processes have ended."""
         collect_whole()  # an executor in a cycle ends its workers when it is collected
-        return self._watch.left()
+        return super().left()

@@ -328,7 +328,7 @@ class FakeTracker:
         self._runs = list(runs)
         self.processes = self.driver = self
 
-    def begin_run(self) -> None:
+    def begin(self) -> None:
         pass
 
     def read(self) -> dict[str, Any]:
