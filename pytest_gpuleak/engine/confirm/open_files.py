@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.registry import mapped_files, open_file_class
+from pytest_gpuleak.engine.confirm.reruns import AddedByReruns
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.limits import OPEN_FILES_STEPS
 from pytest_gpuleak.engine.survivors import Found, Survivors
@@ -24,22 +25,17 @@ MAX_FILES_NAMED: Final = 3
 """Files that a finding names, where it is not known which of them an object maps."""
 
 
-class OpenFiles:
+class OpenFiles(AddedByReruns[list[tuple[str, int]]]):
     """Collect which maps of files the re-runs of a suspect have added, and which objects keep them."""
 
     def __init__(self, tracker: RunTracker, policy: Policy) -> None:
+        super().__init__()
         self._tracker = tracker
         self._policy = policy
         self._before: dict[int, tuple[str, int]] = {}
-        self._added: list[list[tuple[str, int]]] = []
         self._survivors = Survivors()
         self.wanted = tracker.opened_files
         """Whether the first run has left a file open."""
-
-    @property
-    def grows(self) -> bool:
-        """Whether each re-run so far has left another file open."""
-        return bool(self._added) and all(self._added)
 
     def expect_run(self) -> None:
         """Note before a re-run which files are mapped."""
@@ -59,10 +55,6 @@ class OpenFiles:
         self._survivors = Survivors()
         if self.grows:
             self._explain(added)
-
-    def forget_reruns(self) -> None:
-        """Forget all re-runs, because a re-run could not be recorded to its end."""
-        self._added.clear()
 
     def judge(self) -> tuple[Finding, ...]:
         """Return the findings on the files that the last re-run has left open."""

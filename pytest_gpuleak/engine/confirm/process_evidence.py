@@ -6,6 +6,7 @@ import contextlib
 import re
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.engine.confirm.reruns import AddedByReruns
 from pytest_gpuleak.engine.stages import EXPLAIN
 
 if TYPE_CHECKING:
@@ -18,19 +19,19 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.policy import Policy
 
 
-class ProcessEvidence:
+class ProcessEvidence(AddedByReruns["list[LeftProcess]"]):
     """Collect what each run left running. Where the first run left nothing, re-runs are not examined."""
 
     def __init__(
         self, tracker: RunTracker, policy: Policy, first: Sequence[LeftProcess], is_user_file: Callable[[str], bool]
     ) -> None:
+        super().__init__()
         self._tracker = tracker
         self._policy = policy
         self._is_user_file = is_user_file
         self._first = list(first)
         self._running = list(first)
         self._pools: set[int] = {process.pool_id for process in first}
-        self._added: list[list[LeftProcess]] = []
         self._holders: Mapping[int, Holder | None] = {}
         self._origins: dict[int, Origin] = {}
 
@@ -38,11 +39,6 @@ class ProcessEvidence:
     def watched(self) -> bool:
         """Whether the first run left a process."""
         return bool(self._first)
-
-    @property
-    def grows(self) -> bool:
-        """Whether each re-run so far has left more."""
-        return bool(self._added) and all(self._added)
 
     def expect_run(self) -> None:
         """Note before a re-run which processes run, since they are not the re-run's."""
@@ -67,10 +63,6 @@ class ProcessEvidence:
             for process, like in _most_similar(new, self._added[0]).items():
                 if process.pid in self._origins:
                     self._origins[like.pid] = self._origins[process.pid]
-
-    def forget_reruns(self) -> None:
-        """Forget all re-runs, because a re-run could not be recorded to its end."""
-        self._added.clear()
 
     @contextlib.contextmanager
     def noting_starts(self) -> Iterator[None]:

@@ -5,26 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.engine.confirm.reruns import AddedByReruns
 from pytest_gpuleak.engine.limits import PROGRAM_BYTES
 from pytest_gpuleak.heap.collector import collect, collect_young
 from pytest_gpuleak.model.findings import Contribution, Finding
 from pytest_gpuleak.model.fingerprint import fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 
 
-class ProgramEvidence:
+class ProgramEvidence(AddedByReruns[Counter[str]]):
     """Collect the programs that a suspect's re-runs have compiled: what the first run has compiled is found again."""
 
     def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge) -> None:
+        super().__init__()
         self._tracker = tracker
         self._knowledge = knowledge
         self._before: Counter[str] = Counter()
-        self._added: list[Counter[str]] = []
         self.first_run_bytes = 0
         """Host bytes of the programs that the first run has compiled and that are still there."""
 
@@ -44,11 +43,6 @@ class ProgramEvidence:
         """Host bytes of the programs that the last re-run has compiled and that are still there."""
         return self._added[-1].total() * PROGRAM_BYTES if self._added else 0
 
-    @property
-    def grows(self) -> bool:
-        """Whether each re-run so far has added a program."""
-        return bool(self._added) and all(self._added)
-
     def expect_run(self) -> None:
         """Note before a re-run which programs there are."""
         self._before = Counter(self._names())
@@ -65,13 +59,9 @@ class ProgramEvidence:
         self._knowledge.programs = self._tracker.frameworks.programs_alive()
         return bool(added)
 
-    def forget_reruns(self) -> None:
-        """Forget all re-runs, because a re-run could not be recorded to its end."""
-        self._added.clear()
-
     def judge(self) -> tuple[Finding, ...]:
-        """Return a finding if every re-run has compiled more."""
-        return judge_programs(self._added)
+        """Return a finding, which fails nothing, if every re-run has compiled more."""
+        return (_finding(self._added[-1]),) if self.grows else ()
 
     def _new(self) -> Counter[str]:
         return Counter(self._names()) - self._before
@@ -89,23 +79,17 @@ HINT = (
 )
 
 
-def judge_programs(added: Sequence[Counter[str]]) -> tuple[Finding, ...]:
-    """Return one finding, which fails nothing, if every re-run has added programs; `added` counts them by name."""
-    if not added or not all(added):
-        return ()
-    last = added[-1]
-    parts = [Contribution(name, 0, count) for name, count in last.most_common(MAX_SHOWN)]
-    return (
-        Finding(
-            kind="recompiled",
-            failed=False,
-            device="cpu",
-            count=sum(last.values()),
-            bytes=0,
-            bytes_per_run=0,
-            fingerprint=fingerprint("recompiled", None),
-            metric="programs",
-            contributions=tuple(parts),
-            hint=HINT,
-        ),
+def _finding(added: Counter[str]) -> Finding:
+    parts = (Contribution(name, 0, count) for name, count in added.most_common(MAX_SHOWN))
+    return Finding(
+        kind="recompiled",
+        failed=False,
+        device="cpu",
+        count=sum(added.values()),
+        bytes=0,
+        bytes_per_run=0,
+        fingerprint=fingerprint("recompiled", None),
+        metric="programs",
+        contributions=tuple(parts),
+        hint=HINT,
     )
