@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.deaths import Cause
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.stages import Guard, Stage
+    from pytest_gpuleak.model.evidence import Survivor
     from pytest_gpuleak.model.readings import ArrayReading
 
 
@@ -61,7 +62,7 @@ class Runs:
         self._threads = frozenset[int]()
         self._kept: dict[int, Keeper] = {}
         self._kept_before = frozenset[int]()
-        self._added: tuple[dict[str, int], int] | None = None
+        self._moved: tuple[list[Survivor], list[Survivor]] | None = None
         self.count = 0
         self.collected = False
         self.settled = False
@@ -130,7 +131,7 @@ class Runs:
             count = users.get(identity, 1)
             shared = not by_object and (count is None or count > ours[held.handle.storage])
             self._left.append(Left(run, held, self.survivors.index_of(run, held.reading), shared=shared))
-        self._added = None
+        self._moved = None
 
     def _users(self, arrays: Iterator[object]) -> dict[int, int | None]:
         known = self._tracker.guarded_arrays
@@ -147,7 +148,7 @@ class Runs:
         own = {(left.held.reading.device, left.held.handle.storage) for left in self.living()}
         others = [held for held in older if (held.reading.device, held.handle.storage) not in own]
         self._older = [left for left in self._older if left.cause is not None] + [Left(-1, held, -1) for held in others]
-        self._added = None
+        self._moved = None
         self.collected = self.settled = False
         self._threads = running_threads()
 
@@ -228,7 +229,7 @@ class Runs:
         # After a re-run that failed the first run is judged, less what the settling frees.
         of_first = self._failed and cause != "count"
         left.cause, left.died_in = cause, 0 if of_first else self.count - (not self._under_way)
-        self._added = None
+        self._moved = None
 
     def forget_shared_dead(self) -> None:
         """Look for arrays that use older storages, whose handles cannot tell: the storage lives on without the array."""
@@ -255,7 +256,7 @@ class Runs:
         self._left = [left for left in self._left if left.run == 0 and left.died_in <= 0]
         self.count = min(self.count, 1)
         self._under_way = False
-        self._added = self._traced = None
+        self._moved = self._traced = None
         self._older = [left for left in self._older if left.cause is None]
         self._kept = {index: by for index, by in self._kept.items() if index in self._kept_before}
         self._exact.clear()
@@ -328,23 +329,13 @@ class Runs:
         if self.count == 1:
             self._kept_before = frozenset(keepers)
 
-    def added(self) -> tuple[dict[str, int], int]:
-        """Return the bytes by device, and the number, of storages that the last run left, less what it released."""
-        if self._added is None:
-            sizes, moved = Counter[str](), list(self.moved_storages())
-            for reading, sign in moved:
-                for device, size in reading.places():
-                    sizes[device] += sign * size
-            self._added = dict(sizes), sum(sign for _, sign in moved)
-        return self._added
-
-    def moved_storages(self) -> Iterator[tuple[ArrayReading, int]]:
-        """Yield a reading of each storage that the last run left (1) or released (-1)."""
-        last = self.count - 1
-        now, before = self.alive_now(), alive_after(self._left, last - 1)
-        survivors = self.survivors.all()
-        yield from ((survivors[index].reading, 1) for index in sorted(now) if survivors[index].run == last)
-        yield from ((survivors[index].reading, -1) for index in sorted(before - now))
+    def moved(self) -> tuple[list[Survivor], list[Survivor]]:
+        """Return the storages that the last run has left, and those of earlier runs that have gone in it."""
+        if self._moved is None:
+            last, survivors, now = self.count - 1, self.survivors.all(), self.alive_now()
+            added = [survivors[index] for index in sorted(now) if survivors[index].run == last]
+            self._moved = added, [survivors[index] for index in alive_after(self._left, last - 1) - now]
+        return self._moved
 
     def evidence(self, **beside: Any) -> Evidence:
         """Return the evidence for `engine.judge.arrays.judge`, with fields that are known `beside`."""

@@ -17,6 +17,7 @@ from pytest_gpuleak.engine.judge.counters import (
     HostLimits,
     explained,
     judge_counters,
+    moved,
     suspects,
 )
 from pytest_gpuleak.model.evidence import Evidence, Survivor
@@ -113,11 +114,8 @@ class Storages:
     def __init__(self, *left: Survivor) -> None:
         self.left = left
 
-    def added(self) -> tuple[dict[str, int], int]:
-        return {"cuda:0": sum(survivor.size for survivor in self.left)}, len(self.left)
-
-    def moved_storages(self) -> list[tuple[ArrayReading, int]]:
-        return [(survivor.reading, 1) for survivor in self.left]
+    def moved(self) -> tuple[tuple[Survivor, ...], tuple[Survivor, ...]]:
+        return self.left, ()
 
 
 @pytest.mark.parametrize(("metric", "room"), [("reserved", {}), ("requested", {"cuda:0": 511})])
@@ -172,7 +170,7 @@ def test_tensors_account_for_their_part() -> None:
 
 def test_a_tensor_that_took_another_s_place_adds_nothing() -> None:
     evidence = Evidence(survivors("cuda:0", 0, 1), (frozenset({0}), frozenset({1})))
-    assert [explained(evidence, "cuda:0", run) for run in (0, 1, 2)] == [MIB, 0, 0]
+    assert [explained(*moved(evidence, run))["cuda:0"] for run in (0, 1, 2)] == [MIB, 0, 0]
     assert judge(device_runs(MIB, 0), evidence) == ()
 
 

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.adapters.bulk import Held
+from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, explained
 from pytest_gpuleak.engine.runs import Runs
 from pytest_gpuleak.heap.threads import running_threads
+from pytest_gpuleak.model.readings import HOST
 from tests.support.standin import Buffer, StandInArrays
 
 if TYPE_CHECKING:
@@ -285,11 +287,11 @@ def test_what_a_run_left_is_no_older_array(runs: Runs) -> None:
 def test_bytes_that_a_run_has_added_are_net_of_what_it_released(runs: Runs) -> None:
     kept = [Buffer(100), Buffer(50, "cuda:0")]
     left(runs, *kept)
-    assert runs.added() == ({"cpu": 100, "cuda:0": 50}, 2)
+    assert explained(*runs.moved()) == {"cpu": 100, "cuda:0": 50, HOST: 100 + 2 * ARRAY_OBJECTS}
     runs.begin_run(())
     kept[0] = Buffer(130)
     left(runs, kept[0])
-    assert runs.added() == ({"cpu": 30}, 0)
+    assert explained(*runs.moved()) == {"cpu": 30, HOST: 30}
 
 
 def test_arrays_are_not_kept_alive(runs: Runs) -> None:

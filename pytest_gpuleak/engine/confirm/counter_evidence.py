@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.bulk import read_arrays
-from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, BLOCK, CounterRun, HostLimits, judge_counters, suspects
+from pytest_gpuleak.engine.judge.counters import BLOCK, CounterRun, HostLimits, explained, judge_counters, suspects
 from pytest_gpuleak.engine.limits import RUNS_BEFORE_RECORD, SLACK_SHARE
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Waits, device_steps, full_collection
 from pytest_gpuleak.heap.collector import full_collections
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, Growth
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pytest_gpuleak.adapters.probe_protocol import HostGrowth
@@ -156,14 +156,13 @@ class CounterEvidence:
 
     def _known(self, growth: Growth) -> Counter[str]:
         """Return the bytes that arrays explain of the last run's growth, with the rests of their blocks where these count."""
-        sizes, arrays = self._left.added()
-        known = Counter({**sizes, HOST: sizes.get("cpu", 0) + ARRAY_OBJECTS * arrays})
+        moved = self._left.moved()
+        known = explained(*moved)
         rounded = {device for device in growth.devices if (device, "requested") not in growth.bytes}
-        if rounded:
-            for reading, sign in self._left.moved_storages():
-                for device, size in reading.places():
-                    if device in rounded:
-                        known[device] += sign * (-size % BLOCK)
+        for arrays, sign in zip(moved, (1, -1), strict=True) if rounded else ():
+            for one in arrays:
+                for device, size in one.reading.places():
+                    known[device] += sign * (-size % BLOCK) if device in rounded else 0
         return known
 
     def _unexplained_host(self, growth: Growth) -> int:

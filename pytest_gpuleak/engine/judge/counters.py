@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.model.findings import Contribution, Finding, Judged
@@ -89,8 +90,9 @@ def judge_counters(
     What could not be counted or read to its end may be all of the growth, which is then told and fails nothing.
     """
     findings: list[Finding] = []
+    of_arrays = [explained(*moved(evidence, run)) for run in range(len(runs))]
     for device in sorted({device for run in runs for device in run.growth.devices}):
-        found = _judge_device(device, runs, evidence, policy)
+        found = _judge_device(device, runs, evidence, of_arrays, policy)
         if found is not None:
             findings.append(found)
         outside = _judge_outside(device, runs, policy)
@@ -98,30 +100,28 @@ def judge_counters(
             findings.append(outside)
         if device in _reserved_over(runs[0].growth, policy):
             findings.append(_reserved(device, runs[0].growth))
-    host = _judge_host(runs, evidence, policy, probes, known_host)
+    for known in of_arrays:
+        known[HOST] += known_host
+    host = _judge_host(runs, evidence, of_arrays, policy, probes)
     return (*findings, host) if host is not None else tuple(findings)
 
 
-def explained(evidence: Evidence, device: str, run: int) -> int:
-    """Return the bytes that a run's arrays added to a device, less earlier runs' arrays that died since."""
-    return _bytes_on(device, *_moved(evidence, run))
+def explained(added: Sequence[Survivor], gone: Sequence[Survivor]) -> Counter[str]:
+    """Return by device the bytes of the arrays that a run added, less those of earlier runs that have gone in it.
+
+    Of the host, the data of CPU arrays, and the objects of all arrays.
+    """
+    known: Counter[str] = Counter()
+    for arrays, sign in ((added, 1), (gone, -1)):
+        for one in arrays:
+            for device, size in one.reading.places() if one.size else ():
+                known[device] += sign * size
+    known[HOST] = known["cpu"] + ARRAY_OBJECTS * (len(added) - len(gone))
+    return known
 
 
-def _explained_of_host(evidence: Evidence, run: int) -> int:
-    """Return the bytes that a run's arrays added to the host: data of CPU arrays, and the objects of all arrays."""
-    added, gone = _moved(evidence, run)
-    return _bytes_on("cpu", added, gone) + ARRAY_OBJECTS * (len(added) - len(gone))
-
-
-def _bytes_on(device: str, added: list[Survivor], gone: list[Survivor]) -> int:
-    return _size_on(device, added) - _size_on(device, gone)
-
-
-def _size_on(device: str, survivors: list[Survivor]) -> int:
-    return sum(size for one in survivors if one.size for name, size in one.reading.places() if name == device)
-
-
-def _moved(evidence: Evidence, run: int) -> tuple[list[Survivor], list[Survivor]]:
+def moved(evidence: Evidence, run: int) -> tuple[list[Survivor], list[Survivor]]:
+    """Return the storages that a run has left, and those of earlier runs that have gone in it."""
     survivors, alive = evidence.survivors, evidence.alive
     if run >= len(alive):
         return [], []
@@ -160,11 +160,13 @@ def _excused_by(why: Sequence[str], no_history: str = "") -> Judged | None:
     return Judged(0, "", cut="; ".join(why), why_no_line=no_history) if why or no_history else None
 
 
-def _judge_device(device: str, runs: Sequence[CounterRun], evidence: Evidence, policy: Policy) -> Finding | None:
+def _judge_device(
+    device: str, runs: Sequence[CounterRun], evidence: Evidence, of_arrays: Sequence[Mapping[str, int]], policy: Policy
+) -> Finding | None:
     graph = _graph_bytes(evidence, device)
     sizes = (survivor.size for survivor in evidence.survivors if survivor.reading.device == device)
     slack = _rounding(runs[0].growth, device, sizes)
-    rest = [run.growth.of(device) - explained(evidence, device, index) - graph for index, run in enumerate(runs)]
+    rest = [run.growth.of(device) - known.get(device, 0) - graph for run, known in zip(runs, of_arrays, strict=True)]
     first, again = rest[0], rest[1:]
     if first <= slack:
         return None
@@ -185,8 +187,8 @@ def _judge_device(device: str, runs: Sequence[CounterRun], evidence: Evidence, p
         # Of native references to inputs nothing is known but that these arrays have them.
         holder = next((survivor.holder for survivor in pending if survivor.holder is not None), None)
         lines.append(f"arrays that were not evaluated keep the inputs of their computation: {len(pending)} are alive")
-    if explained(evidence, device, 0):
-        lines.append(f"of these, tensors that Python sees hold {format_bytes(explained(evidence, device, 0))}")
+    if of_arrays[0].get(device):
+        lines.append(f"of these, tensors that Python sees hold {format_bytes(of_arrays[0][device])}")
     if device in runs[0].growth.first_used:
         lines.append(f"the test was the first to use {device}: its context, libraries and kernels are part of this")
     return Finding(
@@ -266,18 +268,21 @@ def _reserved(device: str, growth: Growth) -> Finding:
 
 
 def _judge_host(
-    runs: Sequence[CounterRun], evidence: Evidence, policy: Policy, probes: Mapping[str, HostLimits], known_host: int
+    runs: Sequence[CounterRun],
+    evidence: Evidence,
+    of_arrays: Sequence[Mapping[str, int]],
+    policy: Policy,
+    probes: Mapping[str, HostLimits],
 ) -> Finding | None:
     """Return one finding for the host: by the first counter that grew, with the others beside it."""
     grown: dict[str, list[int]] = {}
-    of_arrays = [_explained_of_host(evidence, index) + known_host for index in range(len(runs))]
     for name, limits in probes.items():
         sizes = [
             (run.host[name].bytes if name in run.host else run.growth.bytes.get((HOST, name), 0))
-            - of_arrays[index]
+            - known[HOST]
             - run.growth.compiled
             - _graph_bytes(evidence, "cpu")
-            for index, run in enumerate(runs)
+            for run, known in zip(runs, of_arrays, strict=True)
         ]
         strict = len(runs) > 1 or policy.confirm == 0
         if strict and min(sizes) > _host_limit(policy, limits):
