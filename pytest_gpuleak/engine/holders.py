@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import array_types, select_arrays
-from pytest_gpuleak.adapters.bulk import read_arrays, storages_of
+from pytest_gpuleak.adapters.bulk import storages_of
 from pytest_gpuleak.adapters.storages import is_storage
 from pytest_gpuleak.engine.describe import SEARCH_CUT
 from pytest_gpuleak.engine.limits import GRAPHS_STEPS, MOST_ASKED, SEARCH_STEPS, STEPS_A_TEST
@@ -20,7 +20,7 @@ from pytest_gpuleak.model.evidence import Root, root_of
 from pytest_gpuleak.model.findings import FREED, NO_OBJECT, NOT_READ, WAITING, Holder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
     from pytest_gpuleak.adapters.protocol import OriginLog
     from pytest_gpuleak.engine.deaths import Left
@@ -98,14 +98,10 @@ class Holders:
     def count_graphs(self) -> None:
         """Count what the autograd graphs behind the first run's arrays retain: counters see it too."""
         with self._guard(GRAPHS), PausedCollector():
-            arrays = self.runs.all_objects([left for left in self.runs.living() if left.run == 0])
-            members: dict[Root, list[object]] = defaultdict(list)
-            readings = read_arrays(arrays, self._tracker.guarded_arrays)
-            for array in arrays:
-                if id(array) in readings:
-                    members[root_of(readings[id(array)].device, None)].append(array)
-            arrays.clear()
-            self._count(members)
+            first = [left for left in self.runs.living() if left.run == 0]
+            devices = {left.held.reading.identity: left.held.reading.device for left in first}
+            arrays = self.runs.all_objects(first)
+            self._count((array, root_of(devices[id(array)], None)) for array in arrays)
 
     def search(self) -> None:
         """Search the heap for the holders of all that is alive, now."""
@@ -179,13 +175,13 @@ class Holders:
     def count_graphs_of(self, arrays: Iterable[object], found: Iterable[tuple[Left, Explanation]]) -> None:
         """Count what the graphs behind the arrays of the first run retain, by the roots that a search has found."""
         with self._guard(GRAPHS):
-            members: dict[Root, list[object]] = defaultdict(list)
-            for array, (left, explanation) in zip(arrays, found, strict=True):
-                if left.run == 0:
-                    members[root_of(left.held.reading.device, explanation.holder)].append(array)
-            self._count(members)
+            pairs = zip(arrays, found, strict=True)
+            self._count((one, root_of(by.held.reading.device, why.holder)) for one, (by, why) in pairs if by.run == 0)
 
-    def _count(self, members: Mapping[Root, Sequence[object]]) -> None:
+    def _count(self, rooted: Iterable[tuple[object, Root]]) -> None:
+        members: dict[Root, list[object]] = defaultdict(list)
+        for array, root in rooted:
+            members[root].append(array)
         # Should the count fail, nothing is known of any of them.
         self.graphs = dict.fromkeys(members, NOT_READ)
         budget = Budget(GRAPHS_STEPS)

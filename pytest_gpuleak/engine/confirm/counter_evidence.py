@@ -49,10 +49,8 @@ class CounterEvidence:
         self._suspected: set[str] = set()
         self._grown: set[str] = set()
         self._first_is_unsettled = False
-        self._is_exact = False
-        """Whether the run began when all garbage had gone."""
-        self._is_bound = False
-        """Whether the run's growth is read as a bound, since another run decides."""
+        self._is_bound = policy.confirm > 0
+        """Whether the run's growth is read as a bound, since it began with garbage and another run decides."""
         self._collections = 0
         self._recording = False
         self.watched_growth: int | None = None
@@ -65,11 +63,10 @@ class CounterEvidence:
     def expect_run(self) -> None:
         """Prepare for a re-run."""
         began, self._collections = self._collections, full_collections()
-        self._is_exact = began != self._collections
+        self._is_bound = began == self._collections
 
     def add_run(self, growth: Growth) -> None:
         """Settle a run's counters and note what no array explains, unread arrays included."""
-        self._is_bound = not self._is_exact and self._policy.confirm > 0
         growth = self._settled(growth)
         if not self._runs:
             growth = self._without_library_states(growth)
