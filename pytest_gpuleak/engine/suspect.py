@@ -71,7 +71,7 @@ class SuspectCheck:
         with self._guard(COUNTERS):
             evidence.programs.end_first_run()
         with contextlib.ExitStack() as until_judged:
-            if suspected or first.processes or evidence.files.wanted or evidence.programs.wanted:  # 2
+            if suspected or evidence.suspects_beside():  # 2
                 with self._guard(CONFIRM) as stage:
                     self._why = self._why_not_again()  # 4
                     if not self._why:

@@ -79,13 +79,14 @@ class SuspectEvidence:
         self.lenders = Lenders(tracker, knowledge, guard)
         self.files = OpenFiles(tracker, policy)
         self.processes = ProcessEvidence(tracker, policy, first.processes, knowledge.is_user_file)
+        self._others = (self.processes, self.programs, self.files)
         self._frames_count = subject.counts_running_frames
         self._let_go: dict[str, int] | None = None
         self._closed: Evidence | None = None
 
     def expect_run(self) -> None:
         """Prepare for a re-run."""
-        for evidence in (self.processes, self.programs, self.files, self.counters):
+        for evidence in (*self._others, self.counters):
             evidence.expect_run()
 
     def take_run(self, *, traced: bool) -> Growth:
@@ -103,7 +104,7 @@ class SuspectEvidence:
 
     def forget_reruns(self) -> None:
         """Forget what re-runs have shown: the first run alone is judged."""
-        for evidence in (self.runs, self.processes, self.programs, self.files, self.counters, self.untracked):
+        for evidence in (self.runs, *self._others, self.counters, self.untracked):
             evidence.forget_reruns()
 
     def count(self, growth: Growth) -> bool:
@@ -114,13 +115,12 @@ class SuspectEvidence:
 
     def suspects_beside(self) -> bool:
         """Tell whether anything but arrays, which the counters account for, is suspected."""
-        others = self.processes.watched or self.programs.wanted or self.files.wanted or self.untracked.suspected
-        return bool(others or not self.counters.explained)
+        return any(one.wanted for one in self._others) or self.untracked.suspected or not self.counters.explained
 
     def grows_beside(self) -> bool:
         """Tell whether each re-run may have shown growth of anything but arrays that the collector tracks."""
-        grows = self.processes.grows or self.files.grows or self.untracked.suspected or self.counters.wants_rerun
-        return grows or self.programs.grows or any(one.bytes_per_run for one in self._judge_counters(self.of_arrays()))
+        grows = any(one.grows for one in self._others) or self.untracked.suspected or self.counters.wants_rerun
+        return grows or any(one.bytes_per_run for one in self._judge_counters(self.of_arrays()))
 
     def begin_record(self) -> bool:
         """Tell whether one more run is to be recorded for what it adds to the host's memory."""

@@ -30,24 +30,21 @@ class ProcessEvidence(AddedByReruns["list[LeftProcess]"]):
         self._policy = policy
         self._is_user_file = is_user_file
         self._first = list(first)
+        self.wanted = bool(first)
+        """Whether the first run left a process."""
         self._running = list(first)
         self._pools: set[int] = {process.pool_id for process in first}
         self._holders: Mapping[int, Holder | None] = {}
         self._origins: dict[int, Origin] = {}
 
-    @property
-    def watched(self) -> bool:
-        """Whether the first run left a process."""
-        return bool(self._first)
-
     def expect_run(self) -> None:
         """Note before a re-run which processes run, since they are not the re-run's."""
-        if self._first:
+        if self.wanted:
             self._tracker.processes.begin()
 
     def add_run(self, *, traced: bool = False) -> None:
         """Note what a re-run has left running, less what has ended meanwhile. One that is `traced` only tells lines."""
-        if not self._first:
+        if not self.wanted:
             return
         from pytest_gpuleak.adapters.processes.facts import is_running
 
@@ -67,7 +64,7 @@ class ProcessEvidence(AddedByReruns["list[LeftProcess]"]):
     @contextlib.contextmanager
     def noting_starts(self) -> Iterator[None]:
         """Note the lines that start processes, if the first run left any."""
-        if not self._first:
+        if not self.wanted:
             yield
             return
         from pytest_gpuleak.explain.process_handles import noting_starts
@@ -80,7 +77,7 @@ class ProcessEvidence(AddedByReruns["list[LeftProcess]"]):
 
     def explain(self, guard: Callable[[Stage], Guard]) -> None:
         """Find who holds the processes."""
-        if self._first:
+        if self.wanted:
             from pytest_gpuleak.explain.process_handles import holders_of
 
             with guard(EXPLAIN):
@@ -88,7 +85,7 @@ class ProcessEvidence(AddedByReruns["list[LeftProcess]"]):
 
     def judge(self, why: str) -> tuple[Finding, ...]:
         """Return one finding for each process; `why` tells why no re-run ended."""
-        if not self._first:
+        if not self.wanted:
             return ()
         from pytest_gpuleak.engine.judge.processes import LeftAgain, judge_processes, judge_unconfirmed
 
