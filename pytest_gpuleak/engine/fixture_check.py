@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.arrays import framework_of
@@ -43,14 +44,15 @@ class FixtureCheck:
         self._knowledge = knowledge
         self._settle_steps = settle_steps
         self._histories: dict[FixturePlace, _History] = {}
-        self._by_place: dict[FixturePlace, FixtureRecord] = {}
+        self._policies: dict[FixturePlace, Policy] = {}
+        self._of_arrays: dict[FixturePlace, list[Finding]] = {}
+        self._of_processes: dict[FixturePlace, list[Finding]] = defaultdict(list)
         self._left_before: set[tuple[FixturePlace, str]] = set()
-        self._of_processes: list[FixtureRecord] = []
 
     @property
     def records(self) -> list[FixtureRecord]:
         """Return the fixtures that left something, each once."""
-        return _merged([*self._by_place.values(), *self._of_processes])
+        return [self._record(place) for place in {**self._of_arrays, **self._of_processes}]
 
     def check(self, setups: list[OwnedSetup]) -> None:
         """Judge setups that were torn down; where the memory is gone, without walking the heap."""
@@ -123,10 +125,9 @@ class FixtureCheck:
         named = [dataclasses.replace(one, kind="retained") if one.kind == "unconfirmed" else one for one in findings]
         nodeid = _nodeid_of(setup.place)
         how = Judged(history.count, "", why_not_again=FIXTURE_ALONE)
-        found = [described(one, how, self._knowledge, nodeid) for one in named]
-        record = self._record(setup.place, setup.policy, found)
-        if record.findings:
-            self._by_place[setup.place] = record
+        if named:
+            self._policies[setup.place] = setup.policy
+            self._of_arrays[setup.place] = [described(one, how, self._knowledge, nodeid) for one in named]
 
     def _judge_processes(self, place: FixturePlace, policy: Policy, left: Sequence[Any]) -> None:
         """Judge what a setup has left running: one helper that a module keeps may stay, a second one is growth."""
@@ -135,20 +136,20 @@ class FixtureCheck:
         holders: Mapping[int, Holder | None] = {}
         with self._guard(EXPLAIN, place):
             holders = holders_of({process.pid for process in left}, but=("fixture",))
-        findings: list[Finding] = []
+        how = Judged(1, "", why_not_again=FIXTURE_ALONE)
+        self._policies[place] = policy
         for process in left:
             holder, key = holders.get(process.pid), (place, process.program)
             kept = holder is not None and holder.kind in KEPT_BY and key not in self._left_before
             self._left_before.add(key)
             fails_from = policy.process_bytes if kept else 0
-            findings += judge_processes([process], self._tracker.driver.read(), holders, fails_from=fails_from)
-        how = Judged(1, "", why_not_again=FIXTURE_ALONE)
-        record = self._record(place, policy, [with_reasons(one, how) for one in findings])
-        if record.findings:
-            self._of_processes.append(record)
+            found = judge_processes([process], self._tracker.driver.read(), holders, fails_from=fails_from)
+            self._of_processes[place] += [with_reasons(one, how) for one in found]
 
-    def _record(self, place: FixturePlace, policy: Policy, findings: Sequence[Finding]) -> FixtureRecord:
-        verdict, reported = conclude(findings, policy)
+    def _record(self, place: FixturePlace) -> FixtureRecord:
+        policy = self._policies[place]
+        found = (*self._of_arrays.get(place, ()), *self._of_processes.get(place, ()))
+        verdict, reported = conclude(found, policy)
         return FixtureRecord(
             name=place.name,
             scope=place.scope,
@@ -182,15 +183,6 @@ class _History:
 
     def evidence(self) -> Evidence:
         return Evidence(tuple(self._survivors), tuple(self._alive), self.cycles)
-
-
-def _merged(records: list[FixtureRecord]) -> list[FixtureRecord]:
-    merged: dict[tuple[str, str, str], FixtureRecord] = {}
-    for record in records:
-        key = (record.name, record.scope, record.baseid)
-        known = merged.get(key)
-        merged[key] = record if known is None else dataclasses.replace(known, findings=known.findings + record.findings)
-    return list(merged.values())
 
 
 def _nodeid_of(place: FixturePlace) -> str:
