@@ -18,9 +18,8 @@ from pytest_gpuleak.adapters.registry import may_have_untracked_arrays
 from pytest_gpuleak.engine.confirm.lenders import has_any, starts_of_memory
 from pytest_gpuleak.engine.host_walks import Residue, TracedLines
 from pytest_gpuleak.engine.judge.untracked import UntrackedRuns, added_by_record, judge_cut, judge_untracked
-from pytest_gpuleak.engine.limits import RUNS_BEFORE_RECORD
 from pytest_gpuleak.engine.stages import EXPLAIN
-from pytest_gpuleak.engine.survivors import Found, Survivors
+from pytest_gpuleak.engine.survivors import Survivors
 from pytest_gpuleak.heap.collector import PausedCollector, collect
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ class HostArrays:
         Where all arrays on the heap are smaller than what each run must have added, as in a suite of torch alone, they
         do not explain the growth. Garbage among them only makes them more, so that walk needs no collection.
         """
-        if self._recorded or self._cut or len(self._grown) < RUNS_BEFORE_RECORD or not self.suspected:
+        if self._recorded or self._cut or len(self._grown) < 2 or not self.suspected:
             return False
         with self._guard(EXPLAIN):
             if self._may_explain(self._knowledge.walk) or self._may_explain(self._walk()):
@@ -255,10 +254,5 @@ class HostArrays:
         arrays[:] = sorted(mine, key=lambda array: -readings[id(array)].storage_bytes)
         mine.clear()
         why = explain_arrays(arrays, (id(mine),), self._tracker.frameworks.reference_finders())
-        survivors = Survivors()
-        run = int(self._runs.grows)
-        found = [(readings[identity], one) for identity, one in why.items()]
-        survivors.note(
-            (Found(survivors.index_of(run, reading), reading, one) for reading, one in found), (), self._origins, run
-        )
-        self._runs.survivors = survivors.all()
+        found = ((readings[identity], explanation) for identity, explanation in why.items())
+        self._runs.survivors = Survivors.of_run(int(self._runs.grows), found, self._origins).all()

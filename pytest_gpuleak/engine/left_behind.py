@@ -21,7 +21,7 @@ MAX_HOLDERS: Final = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Left:
+class OwnedBytes:
     """Memory that an owner (a nodeid, or by `owner_of`) left on a device: `count` storages, and largest `holders`."""
 
     owner: str
@@ -78,7 +78,7 @@ class LeftBehind:
         self._sweep()
         return set(self._entries)
 
-    def alive(self) -> list[Left]:
+    def alive(self) -> list[OwnedBytes]:
         """Return what is still there, by owner and device, most bytes first."""
         self._sweep()
         return summed(
@@ -87,7 +87,7 @@ class LeftBehind:
         )
 
 
-def active_fixtures(setups: Iterable[OwnedSetup], readings: Mapping[int, ArrayReading]) -> list[Left]:
+def active_fixtures(setups: Iterable[OwnedSetup], readings: Mapping[int, ArrayReading]) -> list[OwnedBytes]:
     """Return what active fixtures hold; sizes come from `readings` by storage, since weak handles have none."""
     found: list[tuple[str, str, int, str]] = []
     met: set[int] = set()
@@ -107,7 +107,7 @@ def owner_of(place: FixturePlace) -> str:
     return f"fixture '{place.name}' ({place.scope} scope{where})"
 
 
-def summed(parts: Iterable[tuple[str, str, int, str]]) -> list[Left]:
+def summed(parts: Iterable[tuple[str, str, int, str]]) -> list[OwnedBytes]:
     """Sum up owners, devices, bytes and holders of storages, by owner and device, most bytes first."""
     sizes: dict[tuple[str, str], list[int]] = defaultdict(list)
     held: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
@@ -117,7 +117,7 @@ def summed(parts: Iterable[tuple[str, str, int, str]]) -> list[Left]:
             by_holder = held[owner, device]
             by_holder[holder] = by_holder.get(holder, 0) + size
     rows = [
-        Left(owner, device, sum(parts_of), len(parts_of), _largest(held[owner, device]))
+        OwnedBytes(owner, device, sum(parts_of), len(parts_of), _largest(held[owner, device]))
         for (owner, device), parts_of in sizes.items()
     ]
     return sorted(rows, key=lambda row: (-row.bytes, row.owner, row.device))

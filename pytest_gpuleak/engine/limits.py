@@ -49,9 +49,6 @@ it: torch's tensors show the collector their graph only while nothing else uses 
 MOST_ADDED_RERUNS: Final = 2
 """Re-runs beyond those asked for where one leaves a doubt. Bounds: the first begins from a settled heap and decides."""
 
-RUNS_BEFORE_RECORD: Final = 2
-"""Runs over which memory must have grown before one is recorded. Orders: recording slows a run two to four times."""
-
 # Arrays that are older than the test.
 
 LEAST_NETTED: Final = 16 * 1024

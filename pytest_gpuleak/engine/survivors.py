@@ -37,6 +37,15 @@ class Survivors:
         self._all: list[Survivor] = []
         self._index: dict[tuple[int, int], int] = {}  # by run and storage
 
+    @classmethod
+    def of_run(
+        cls, run: int, found: Iterable[tuple[ArrayReading, Explanation]], origins: OriginLog | None = None
+    ) -> Survivors:
+        """Return what a run left where all of it is named at once; `origins` has the creating lines."""
+        made = cls()
+        made.note((Found(made.index_of(run, one), one, why) for one, why in found), (), origins or {}, run)
+        return made
+
     def all(self) -> tuple[Survivor, ...]:
         """Return all storages."""
         return tuple(self._all)

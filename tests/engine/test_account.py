@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.bulk import Held
 from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
-from pytest_gpuleak.engine.left_behind import MAX_HOLDERS, Left, LeftBehind, active_fixtures, owner_of
+from pytest_gpuleak.engine.left_behind import MAX_HOLDERS, LeftBehind, OwnedBytes, active_fixtures, owner_of
 from pytest_gpuleak.engine.limits import LEAST_SWEPT
 from pytest_gpuleak.model.outcomes import FixturePlace
 from pytest_gpuleak.model.policy import Policy
@@ -38,9 +38,9 @@ def test_what_is_left_is_summed_by_owner_and_device_with_the_most_bytes_first() 
         note(account, owner, buffer)
 
     assert account.alive() == [
-        Left("a", "cuda:0", 500, 1),
-        Left("a", "cpu", 150, 2),
-        Left("b", "cpu", 120, 1),
+        OwnedBytes("a", "cuda:0", 500, 1),
+        OwnedBytes("a", "cpu", 150, 2),
+        OwnedBytes("b", "cpu", 120, 1),
     ]
 
 
@@ -54,7 +54,7 @@ def test_what_dies_is_dropped_and_the_account_keeps_nothing_alive() -> None:
     del dying
 
     assert witness() is None
-    assert account.alive() == [Left("a", "cpu", 100, 1)]
+    assert account.alive() == [OwnedBytes("a", "cpu", 100, 1)]
     assert len(account) == 1
 
 
@@ -64,7 +64,7 @@ def test_a_storage_belongs_to_the_first_who_left_it_until_it_dies() -> None:
     note(account, "first", buffer)
     note(account, "second", buffer.view(), "app.CACHE[0]")
 
-    assert account.alive() == [Left("first", "cpu", 100, 1, ("app.CACHE[0]",))]
+    assert account.alive() == [OwnedBytes("first", "cpu", 100, 1, ("app.CACHE[0]",))]
 
 
 def test_a_key_that_is_used_again_belongs_to_whoever_left_the_new_storage() -> None:
@@ -76,7 +76,7 @@ def test_a_key_that_is_used_again_belongs_to_whoever_left_the_new_storage() -> N
 
     note(account, "second", new)
 
-    assert account.alive() == [Left("second", "cpu", 60, 1)]
+    assert account.alive() == [OwnedBytes("second", "cpu", 60, 1)]
 
 
 def test_the_account_does_not_grow_with_what_has_died() -> None:
@@ -90,7 +90,7 @@ def test_the_account_does_not_grow_with_what_has_died() -> None:
 
     assert len(account) <= LEAST_SWEPT
     gc.collect()
-    assert account.alive() == [Left("kept", "cpu", 10, 10)]
+    assert account.alive() == [OwnedBytes("kept", "cpu", 10, 10)]
 
 
 def test_holders_come_by_their_bytes_and_only_the_largest_are_named() -> None:
@@ -118,7 +118,7 @@ def test_a_fixture_still_set_up_has_the_bytes_of_what_is_alive_of_it() -> None:
     del gone, buffer
 
     assert active_fixtures([setup], readings) == [
-        Left("fixture 'model' (module scope, tests/test_model.py)", "cpu", 64, 1)
+        OwnedBytes("fixture 'model' (module scope, tests/test_model.py)", "cpu", 64, 1)
     ]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.adapters.nvml.readings import NvmlReading, ProcessMemory
-from pytest_gpuleak.engine.left_behind import Left
+from pytest_gpuleak.engine.left_behind import OwnedBytes
 from pytest_gpuleak.model.readings import HOST, ArrayReading
 from pytest_gpuleak.session.features.out_of_memory.text import (
     DeviceFacts,
@@ -166,13 +166,13 @@ def facts(**changes: Any) -> OutOfMemory:
             DeviceFacts("cuda:1", 80 * GIB, 80 * GIB, 0, 0),
         ),
         "earlier": (
-            Left("tests/test_a.py::test_x", "cuda:0", 40 * GIB, 3, ("app.CACHE[0]",)),
-            Left("fixture 'model' (module scope)", "cuda:0", GIB, 1),
-            Left("tests/test_a.py::test_on_the_host", "cpu", 7 * GIB, 1),
+            OwnedBytes("tests/test_a.py::test_x", "cuda:0", 40 * GIB, 3, ("app.CACHE[0]",)),
+            OwnedBytes("fixture 'model' (module scope)", "cuda:0", GIB, 1),
+            OwnedBytes("tests/test_a.py::test_on_the_host", "cpu", 7 * GIB, 1),
         ),
-        "fixtures": (Left("fixture 'big' (session scope)", "cuda:0", 2 * GIB, 2),),
-        "own": (Left("float32 [1024, 1024]", "cuda:0", 10 * GIB, 12),),
-        "others": (Left("uint8 [9]", "cuda:0", 4 * GIB, 1),),
+        "fixtures": (OwnedBytes("fixture 'big' (session scope)", "cuda:0", 2 * GIB, 2),),
+        "own": (OwnedBytes("float32 [1024, 1024]", "cuda:0", 10 * GIB, 12),),
+        "others": (OwnedBytes("uint8 [9]", "cuda:0", 4 * GIB, 1),),
         "nvml": {
             "cuda:0": NvmlReading(
                 "GPU-1", "H100", 80 * GIB, 79 * GIB, round(60.2 * GIB),
@@ -249,7 +249,7 @@ def test_the_host_has_lines_of_its_own() -> None:
 
 def test_long_and_hostile_texts_are_cut_cleaned_and_wrapped() -> None:
     many = tuple(
-        Left(f"test_{number}\x1b[31m" + "x" * 500, "cuda:0", number * MIB, 1, ("h" * 900,)) for number in range(9)
+        OwnedBytes(f"test_{number}\x1b[31m" + "x" * 500, "cuda:0", number * MIB, 1, ("h" * 900,)) for number in range(9)
     )
 
     lines = explain_out_of_memory(facts(earlier=many))
@@ -265,9 +265,9 @@ def test_tensors_are_grouped_by_type_and_shape() -> None:
         return ArrayReading(storage, (size,), "uint8", device, size, storage, size)
 
     assert group_readings([reading(1, 10), reading(2, 10), reading(3, 15), reading(4, 10, "cuda:0")]) == [
-        Left("uint8 [10]", "cpu", 20, 2),
-        Left("uint8 [15]", "cpu", 15, 1),
-        Left("uint8 [10]", "cuda:0", 10, 1),
+        OwnedBytes("uint8 [10]", "cpu", 20, 2),
+        OwnedBytes("uint8 [15]", "cpu", 15, 1),
+        OwnedBytes("uint8 [10]", "cuda:0", 10, 1),
     ]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.bulk import read_arrays
 from pytest_gpuleak.engine.judge.counters import BLOCK, CounterRun, HostLimits, explained, judge_counters, suspects
-from pytest_gpuleak.engine.limits import RUNS_BEFORE_RECORD, SLACK_SHARE
+from pytest_gpuleak.engine.limits import SLACK_SHARE
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Waits, device_steps, full_collection
 from pytest_gpuleak.heap.collector import full_collections
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, Growth
@@ -102,7 +102,7 @@ class CounterEvidence:
 
     def _take_blocks(self) -> None:
         histories, self._histories = self._histories, []
-        if len(self._runs) < RUNS_BEFORE_RECORD:
+        if len(self._runs) < 2:  # no re-run was recorded
             return
         blocks: dict[str, tuple[Contribution, ...]] = {}
         for device in self._suspected - {HOST}:
@@ -131,7 +131,7 @@ class CounterEvidence:
     @property
     def wants_rerun(self) -> bool:
         """Whether one more run is needed: memory grew again, or may have, and no record says why."""
-        if len(self._runs) < RUNS_BEFORE_RECORD:
+        if len(self._runs) < 2:  # what the first run adds is recorded once a re-run has added it again
             return False
         if HOST in self._grown and not any(run.host for run in self._runs):
             return True

@@ -8,7 +8,7 @@ from pytest_gpuleak.adapters.registry import mapped_files, open_file_class
 from pytest_gpuleak.engine.confirm.reruns import AddedByReruns
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.limits import OPEN_FILES_STEPS
-from pytest_gpuleak.engine.survivors import Found, Survivors
+from pytest_gpuleak.engine.survivors import Survivors
 from pytest_gpuleak.heap.collector import collect
 from pytest_gpuleak.model.evidence import Evidence
 from pytest_gpuleak.model.findings import Holder
@@ -87,13 +87,12 @@ class OpenFiles(AddedByReruns[list[tuple[str, int]]]):
             paths = list(dict.fromkeys(path for path, _ in added))[:MAX_FILES_NAMED]
             size = min(size for _, size in added)
             run = len(self._added)
-            survivors, named = self._survivors, " or ".join(paths)
-            readings = [(_reading(identity, named, size), one) for identity, one in why.items()]
-            survivors.note((Found(survivors.index_of(run, one), one, what) for one, what in readings), (), {}, run)
+            named = ((_reading(identity, " or ".join(paths), size), one) for identity, one in why.items())
+            self._survivors = Survivors.of_run(run, named)
             if not why and budget.spent:
                 # A large heap must not hide the leak: the list of maps has told it.
-                left = [survivors.index_of(run, _reading(index, *file)) for index, file in enumerate(added)]
-                survivors.note_unexplained(left, _NOT_MET, {}, run)
+                left = [self._survivors.index_of(run, _reading(index, *file)) for index, file in enumerate(added)]
+                self._survivors.note_unexplained(left, _NOT_MET, {}, run)
             objects.clear()
 
 

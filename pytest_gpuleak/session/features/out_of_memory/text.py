@@ -9,7 +9,7 @@ import textwrap
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pytest_gpuleak.engine.left_behind import Left, summed
+from pytest_gpuleak.engine.left_behind import OwnedBytes, summed
 from pytest_gpuleak.heap.classes import class_lines, is_kind_of
 from pytest_gpuleak.heap.safe_access import class_module, class_name, slot
 from pytest_gpuleak.model.readings import HOST
@@ -97,10 +97,10 @@ class OutOfMemory:
     shortage: Shortage
     devices: tuple[DeviceFacts, ...] = ()
     host: HostFacts | None = None
-    earlier: tuple[Left, ...] = ()
-    fixtures: tuple[Left, ...] = ()
-    own: tuple[Left, ...] = ()
-    others: tuple[Left, ...] = ()
+    earlier: tuple[OwnedBytes, ...] = ()
+    fixtures: tuple[OwnedBytes, ...] = ()
+    own: tuple[OwnedBytes, ...] = ()
+    others: tuple[OwnedBytes, ...] = ()
     nvml: Mapping[str, NvmlReading] = dataclasses.field(default_factory=dict)
 
 
@@ -118,7 +118,7 @@ def explain_out_of_memory(facts: OutOfMemory) -> list[str]:
     return lines
 
 
-def group_readings(readings: Iterable[ArrayReading]) -> list[Left]:
+def group_readings(readings: Iterable[ArrayReading]) -> list[OwnedBytes]:
     """Group tensors by type and shape, most bytes first. Each storage must be given once."""
     return summed((f"{one.dtype} {list(one.shape)}", one.device, one.storage_bytes, "") for one in readings)
 
@@ -220,7 +220,7 @@ def _explain_host(facts: OutOfMemory) -> Iterator[Line]:
     yield from _owners(facts, "cpu")
 
 
-def _headline(used: int | None, total: int | None, own: int | None, earlier: Sequence[Left], device: str) -> str:
+def _headline(used: int | None, total: int | None, own: int | None, earlier: Sequence[OwnedBytes], device: str) -> str:
     parts = []
     if used is not None and total is not None:
         parts.append(f"{_of(used, total)} in use")
