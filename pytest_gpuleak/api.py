@@ -382,7 +382,7 @@ def holders(value: object, *, steps: int = SEARCH_STEPS) -> Holders:
     known = set() if namespace is None else {(namespace, id(value))}
     with whole_heap():
         (found,) = explain(targets, budget=Budget(steps), known=known)
-        if known and not found.holder.path and found.holder.kind in ("native", "unknown"):  # only that variable
+        if known and not found.holder.path and not found.holder.named:  # only that variable
             (found,) = explain(targets, budget=Budget(steps))
     graph = own_frameworks().graph_size(targets, Budget(GRAPH_STEPS))
     return Holders([_marked(holder) for holder in (found.holder, *found.others)], graph)

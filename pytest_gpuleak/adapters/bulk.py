@@ -75,6 +75,13 @@ def hold_arrays(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) 
     return handles
 
 
+def read_and_hold(arrays: Sequence[object], frameworks: Sequence[ArrayFramework]) -> dict[int, Held]:
+    """Read arrays, and hold weakly those that own memory, by id."""
+    readings = read_arrays(arrays, frameworks)
+    handles = hold_arrays((array for array in arrays if id(array) in readings), frameworks)
+    return {identity: Held(handle, readings[identity]) for identity, handle in handles.items()}
+
+
 def lines_of_arrays(
     arrays: Iterable[object], frameworks: Sequence[ArrayFramework], is_user_file: Callable[[str], bool]
 ) -> dict[int, Origin]:

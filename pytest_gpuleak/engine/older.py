@@ -12,13 +12,14 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import array_types, select_arrays
-from pytest_gpuleak.adapters.bulk import Held, hold_arrays, read_arrays
+from pytest_gpuleak.adapters.bulk import read_and_hold
 from pytest_gpuleak.engine.limits import LEAST_NETTED, MOST_OLDER
 from pytest_gpuleak.heap.collector import get_objects
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+    from pytest_gpuleak.adapters.bulk import Held
     from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.engine.detect.detector import Detector
     from pytest_gpuleak.engine.detect.fixture_ownership import FixtureOwnership
@@ -65,12 +66,8 @@ class OlderArrays:
             return
         with detector.whole_heap():
             arrays = select_arrays(get_objects(), types)[:MOST_OLDER]
-        readings = read_arrays(arrays, frameworks)
-        kept = [array for array in arrays if id(array) in readings]
+        self._met = list(read_and_hold(arrays, frameworks).values())
         arrays.clear()
-        handles = hold_arrays(kept, frameworks)
-        self._met = [Held(handles[id(array)], readings[id(array)]) for array in kept]
-        kept.clear()
         self._large = [one for one in self._met if one.reading.storage_bytes >= LEAST_NETTED]
 
     def all(self) -> list[Held]:

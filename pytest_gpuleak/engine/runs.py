@@ -13,6 +13,7 @@ from pytest_gpuleak.adapters.bulk import (
     hold_arrays,
     lines_of_arrays,
     parts_of_arrays,
+    read_and_hold,
     read_arrays,
     read_united,
 )
@@ -119,10 +120,9 @@ class Runs:
 
     def add_hidden(self, arrays: list[object]) -> None:
         """Note arrays (emptied here) that the last run has left and that had no Python object before."""
-        known = self._tracker.guarded_arrays
-        readings, handles = read_arrays(arrays, known), hold_arrays(arrays, known)
+        found = read_and_hold(arrays, self._tracker.guarded_arrays)
         arrays.clear()
-        self._take_in(self.count - 1, {i: Held(handles[i], readings[i]) for i in readings if i in handles}, {})
+        self._take_in(self.count - 1, found, {})
 
     def _take_in(self, run: int, found: Mapping[int, Held], users: Mapping[int, int | None]) -> None:
         ours = Counter(held.handle.storage for held in found.values())

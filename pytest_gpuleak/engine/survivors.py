@@ -130,6 +130,4 @@ def _is_gradient(holder: Holder) -> bool:
 
 
 def _is_held_for_itself(holder: Holder) -> bool:
-    if holder.kind in ("native", "unknown"):
-        return False
-    return not (holder.path and holder.path[-1].edge.endswith("._base"))
+    return holder.named and not (holder.path and holder.path[-1].edge.endswith("._base"))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.adapters.arrays import framework_of
-from pytest_gpuleak.adapters.bulk import Held
+from pytest_gpuleak.adapters.bulk import read_and_hold
 from pytest_gpuleak.heap.weak_references import weak_reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pytest_gpuleak.adapters.bulk import Held
     from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.engine.detect.detector import Detector
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
@@ -148,8 +148,4 @@ class FixtureOwnership:
 
     def _add(self, owner: OwnedSetup, born: list[object]) -> None:
         owner.identities.update(map(id, born))
-        for array in born:
-            framework = framework_of(array, self._frameworks)
-            reading = framework.read(array)
-            if reading is not None:
-                owner.held.append(Held(framework.hold(array), reading))
+        owner.held += read_and_hold(born, self._frameworks).values()

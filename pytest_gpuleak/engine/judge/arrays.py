@@ -80,8 +80,7 @@ def judge_cycles(cycles: Iterable[ArrayReading], policy: Policy, rings: Mapping[
 def _order_of(found: Finding) -> tuple[bool, int, str]:
     """Sort findings with a named culprit first, then by size: the same order in each run."""
     holder = found.holder
-    nameless = holder is None or holder.kind in ("native", "unknown")
-    return nameless, -found.bytes, holder.text if holder is not None else ""
+    return holder is None or not holder.named, -found.bytes, holder.text if holder is not None else ""
 
 
 def conclude(findings: Sequence[Finding], policy: Policy) -> tuple[Verdict, tuple[Finding, ...]]:
@@ -225,7 +224,7 @@ def _clarity(holder: Holder) -> tuple[bool, bool]:
     is known, a path says more than its bare end.
     """
     through_graph = any("grad_fn" in step.edge for step in holder.path)
-    return through_graph, holder.kind in ("native", "unknown") and not holder.path
+    return through_graph, not (holder.named or holder.path)
 
 
 def _info(reading: ArrayReading, created: Origin | None = None) -> ArrayInfo:

@@ -183,7 +183,7 @@ def _growing_places(
     exact = {root for root, patterns in places.items() if patterns <= filled}
 
     def grows(survivor: Survivor) -> bool:
-        if survivor.holder is not None and survivor.holder.kind in ("native", "unknown"):
+        if survivor.holder is not None and not survivor.holder.named:
             return True  # no place: which of several paths is shown differs from run to run
         root = name(survivor.root)
         return root not in exact or survivor.pattern in places[root]

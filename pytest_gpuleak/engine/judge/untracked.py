@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.evidence import Survivor
     from pytest_gpuleak.model.policy import Policy
 
-_NO_PLACE: Final = ("native", "unknown")
-
 CUT: Final = "whether arrays explain this is unknown: the walk over the heap for them was cut at its bound"
 """Why growth that arrays may explain is a note."""
 
@@ -120,7 +118,7 @@ def _items_first(survivor: Survivor) -> tuple[object, ...]:
 
 def _is_residue(survivor: Survivor, runs: UntrackedRuns) -> bool:
     holder = survivor.holder
-    if holder is None or holder.kind in _NO_PLACE:
+    if holder is None or not holder.named:
         return survivor.reading.storage in runs.sure
     return not any(holder.root.startswith(f"{name}.") for name in runs.imported)
 
