@@ -22,7 +22,6 @@ from pytest_gpuleak.model.findings import FREED, NO_OBJECT, NOT_READ, WAITING, H
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
-    from pytest_gpuleak.adapters.protocol import OriginLog
     from pytest_gpuleak.engine.deaths import Left
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.runs import Runs
@@ -47,7 +46,6 @@ class Holders:
         self._knowledge = knowledge
         self.runs = runs
         self._guard = guard
-        self._origins: tuple[int, OriginLog] = -1, {}
         self._known: dict[int, Explanation] = {}  # by the survivor's index, at the time of the verdict
         self.graphs: dict[Root, Autograd] = {}
         """What the autograd graphs behind each root retain."""
@@ -57,10 +55,6 @@ class Holders:
         """Whether the heap was searched for them."""
         self.search_cut = ""
         """Where the search stopped before its end; empty where it did not."""
-
-    def note_lines(self, run: int, origins: OriginLog) -> None:
-        """Note the lines that made storages in a run, by the storages' keys."""
-        self._origins = run, origins
 
     def reach(self, wanted: Sequence[Left], fixtures: Sequence[object]) -> None:
         """Name the `wanted`, if lasting roots lead to all of them, by a walk that takes milliseconds.
@@ -118,13 +112,12 @@ class Holders:
 
     def take(self, found: Sequence[tuple[Left, Explanation]], shared: set[int]) -> None:
         """Take what a search has `found` on what is alive; `shared` are the storages that others use too."""
-        runs = self.runs
         self.waits = False
-        survivors, (run, origins) = runs.survivors, self._origins
-        named = survivors.note((Found(one.index, one.held.reading, why) for one, why in found), shared, origins, run)
-        rest = [left for left in runs.every() if left.index not in named]
+        survivors = self.runs.survivors
+        named = survivors.note((Found(one.index, one.held.reading, why) for one, why in found), shared)
+        rest = [left for left in self.runs.every() if left.index not in named]
         self._note_known(FREED, [left for left in rest if left.cause is not None])
-        survivors.note_unexplained((one.index for one in rest if one.cause is None), NO_OBJECT, origins, run)
+        survivors.note_unexplained((one.index for one in rest if one.cause is None), NO_OBJECT)
 
     def note_reached(self) -> bool:
         """Name what the last run left and a walk has reached, beside what was named before; tell whether that is all."""
@@ -134,7 +127,7 @@ class Holders:
             self._add_others(reached)
             self._note_known(NOT_SEARCHED, reached)
         # A backward pass adds to the gradients that are there: the traced run leaves none of its own.
-        self.runs.survivors.note_backward(self._origins[1])
+        self.runs.survivors.note_backward()
         return len(reached) == len(last)
 
     def _add_others(self, reached: Iterable[Left]) -> None:
@@ -163,14 +156,10 @@ class Holders:
         self._note_known(Holder("unknown", "", f"unknown: {why}"))
 
     def _note_known(self, unknown: Holder, among: Iterable[Left] | None = None) -> None:
-        runs, (run, origins) = self.runs, self._origins
-        lefts = list(runs.every() if among is None else among)
-        known = [left for left in lefts if left.index in self._known]
-        explained = (Found(left.index, left.held.reading, self._known[left.index]) for left in known)
-        runs.survivors.note(explained, (), origins, run)
-        runs.survivors.note_unexplained(
-            (one.index for one in lefts if one.index not in self._known), unknown, origins, run
-        )
+        known, lefts = self._known, list(self.runs.every() if among is None else among)
+        named = (Found(one.index, one.held.reading, known[one.index]) for one in lefts if one.index in known)
+        self.runs.survivors.note(named)
+        self.runs.survivors.note_unexplained((one.index for one in lefts if one.index not in known), unknown)
 
     def count_graphs_of(self, arrays: Iterable[object], found: Iterable[tuple[Left, Explanation]]) -> None:
         """Count what the graphs behind the arrays of the first run retain, by the roots that a search has found."""

@@ -36,6 +36,8 @@ class Survivors:
     def __init__(self) -> None:
         self._all: list[Survivor] = []
         self._index: dict[tuple[int, int], int] = {}  # by run and storage
+        self._traced = -1
+        self._origins: OriginLog = {}
 
     @classmethod
     def of_run(
@@ -43,8 +45,13 @@ class Survivors:
     ) -> Survivors:
         """Return what a run left where all of it is named at once; `origins` has the creating lines."""
         made = cls()
-        made.note((Found(made.index_of(run, one), one, why) for one, why in found), (), origins or {}, run)
+        made.take_lines(run, origins or {})
+        made.note(Found(made.index_of(run, one), one, why) for one, why in found)
         return made
+
+    def take_lines(self, run: int, origins: OriginLog) -> None:
+        """Take the creating lines of a run that was traced, by the storages' keys."""
+        self._traced, self._origins = run, origins
 
     def all(self) -> tuple[Survivor, ...]:
         """Return all storages."""
@@ -62,48 +69,43 @@ class Survivors:
         """Note the creating line that an array itself knows."""
         self._all[index] = self._all[index]._replace(created=created)
 
-    def note_backward(self, origins: OriginLog) -> None:
+    def note_backward(self) -> None:
         """Note the line of the backward pass for gradients whose line is not known."""
         for index, survivor in enumerate(self._all):
             if survivor.created is None and survivor.holder is not None and _is_gradient(survivor.holder):
-                self._all[index] = survivor._replace(created=origins.get(BACKWARD))
+                self._all[index] = survivor._replace(created=self._origins.get(BACKWARD))
 
-    def note(self, found: Iterable[Found], shared: Collection[int], origins: OriginLog, newest: int) -> frozenset[int]:
+    def note(self, found: Iterable[Found], shared: Collection[int] = ()) -> frozenset[int]:
         """Note who holds the living arrays and where they were made; return the indices of their storages.
 
-        `shared` are the storages that older arrays use too, `origins` the creating lines of the run `newest`.
+        `shared` are the storages that older arrays use too.
         """
         sharing: dict[int, list[Found]] = defaultdict(list)
         for one in found:
             sharing[one.number].append(one)
         for index, arrays in sharing.items():
             survivor = _with_holder(self._all[index], arrays, shared)
-            created = _line_of(survivor, arrays, origins, new=survivor.run == newest)
+            created = self._line_of(survivor)
+            if created is None and any(_is_gradient(one.explanation.holder) for one in arrays):
+                created = self._origins.get(BACKWARD)  # for a gradient of an earlier run, too
             self._all[index] = survivor if created is None else survivor._replace(created=created)
         return frozenset(sharing)
 
-    def note_unexplained(self, indices: Iterable[int], unknown: Holder, origins: OriginLog, newest: int) -> None:
+    def _line_of(self, survivor: Survivor) -> Origin | None:
+        return self._origins.get(survivor.reading.storage) if survivor.run == self._traced else None
+
+    def note_unexplained(self, indices: Iterable[int], unknown: Holder) -> None:
         """Like `note`, with the holder `unknown` for storages whose holder no earlier run has found."""
         for index in indices:
             survivor = self._all[index]
-            created = origins.get(survivor.reading.storage) if survivor.run == newest else None
             holder = survivor.holder
             if holder is None or (holder.kind == "unknown" and not holder.root):  # noted so before, for another reason
                 holder = unknown
-            self._all[index] = survivor._replace(
-                holder=holder,
-                created=survivor.created or created,
-            )
+            self._all[index] = survivor._replace(holder=holder, created=survivor.created or self._line_of(survivor))
 
 
 def _with_holder(survivor: Survivor, arrays: list[Found], shared: Collection[int]) -> Survivor:
     """Return the survivor with the most actionable holder, and the largest array that is held for itself."""
-    if len(arrays) == 1:
-        ((_, reading, explanation),) = arrays
-        return Survivor(
-            survivor.run, reading, reading.storage not in shared, explanation.holder, explanation.others,
-            explanation.pattern, survivor.created,
-        )  # fmt: skip
     explanations = [one.explanation for one in arrays]
     best = min(explanations, key=lambda one: (HOLDER_RANK[one.holder.kind], len(one.holder.path)))
     held = [one.reading for one in arrays if _is_held_for_itself(one.explanation.holder)]
@@ -115,14 +117,6 @@ def _with_holder(survivor: Survivor, arrays: list[Found], shared: Collection[int
         others=best.others,
         pattern=best.pattern,
     )
-
-
-def _line_of(survivor: Survivor, arrays: list[Found], origins: OriginLog, *, new: bool) -> Origin | None:
-    """Return the line that created a storage; for a gradient, also of an earlier run, the line of the backward pass."""
-    created = origins.get(survivor.reading.storage) if new else None
-    if created is None and any(_is_gradient(one.explanation.holder) for one in arrays):
-        created = origins.get(BACKWARD)
-    return created
 
 
 def _is_gradient(holder: Holder) -> bool:

@@ -180,7 +180,7 @@ class SuspectCheck:
                 failed = self._run_again(traced=True)
             if not failed:
                 lines = {key: line for log in logs for key, line in log.items()}
-                self._holders.note_lines(self._runs.count - 1, lines)
+                self._runs.survivors.take_lines(self._runs.count - 1, lines)
             elif fails:
                 self._why_no_lines = f"the run that records lines did not pass: {failed}"
 

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.registry import mapped_files, open_file_class
 from pytest_gpuleak.engine.confirm.reruns import AddedByReruns
-from pytest_gpuleak.engine.judge.arrays import judge
+from pytest_gpuleak.engine.judge.arrays import judge_added
 from pytest_gpuleak.engine.limits import OPEN_FILES_STEPS
 from pytest_gpuleak.engine.survivors import Survivors
 from pytest_gpuleak.heap.collector import collect
-from pytest_gpuleak.model.evidence import Evidence
 from pytest_gpuleak.model.findings import Holder
 from pytest_gpuleak.model.readings import DISK, ArrayReading
 
@@ -61,8 +60,7 @@ class OpenFiles(AddedByReruns[list[tuple[str, int]]]):
         survivors = self._survivors.all()
         if not (survivors and self.grows):
             return ()
-        found = judge(Evidence(survivors, (frozenset(), frozenset(range(len(survivors))))), self._policy)
-        return tuple(one for one in found if one.kind == "growing")
+        return judge_added(survivors, self._policy)
 
     def _explain(self, added: list[tuple[str, int]]) -> None:
         """Find the objects, of which the last in their container are the newest, and note who holds them."""
@@ -92,7 +90,7 @@ class OpenFiles(AddedByReruns[list[tuple[str, int]]]):
             if not why and budget.spent:
                 # A large heap must not hide the leak: the list of maps has told it.
                 left = [self._survivors.index_of(run, _reading(index, *file)) for index, file in enumerate(added)]
-                self._survivors.note_unexplained(left, _NOT_MET, {}, run)
+                self._survivors.note_unexplained(left, _NOT_MET)
             objects.clear()
 
 

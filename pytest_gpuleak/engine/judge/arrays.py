@@ -15,6 +15,7 @@ from pytest_gpuleak.engine.judge.growth import (
 )
 from pytest_gpuleak.engine.judge.replacements import compare
 from pytest_gpuleak.engine.limits import MINOR_SHARE
+from pytest_gpuleak.model.evidence import Evidence
 from pytest_gpuleak.model.findings import MAX_ARRAYS_SHOWN, ArrayInfo, Finding, FindingKind, Holder, Origin
 from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.readings import DISK, TRACE
@@ -23,7 +24,7 @@ from pytest_gpuleak.model.text import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpuleak.model.evidence import Evidence, Survivor
+    from pytest_gpuleak.model.evidence import Survivor
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import ArrayReading
     from pytest_gpuleak.model.records import Verdict
@@ -68,6 +69,12 @@ def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
     findings += [_finding(group, "tracer", failed=False) for group in group_by_root("retained", tracers)]
     order = ("growing", "retained", "unconfirmed", "cycle", "tracer")
     return tuple(sorted(findings, key=lambda found: (not found.failed, order.index(found.kind), *_order_of(found))))
+
+
+def judge_added(survivors: Sequence[Survivor], policy: Policy) -> tuple[Finding, ...]:
+    """Return the findings on what a re-run has added, where the runs before it are not compared: all of it grows."""
+    found = judge(Evidence(tuple(survivors), (frozenset(), frozenset(range(len(survivors))))), policy)
+    return tuple(one for one in found if one.kind == "growing")
 
 
 def judge_cycles(cycles: Iterable[ArrayReading], policy: Policy, rings: Mapping[int, Holder]) -> list[Finding]:

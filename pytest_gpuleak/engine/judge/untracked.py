@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.engine.judge.arrays import judge
+from pytest_gpuleak.engine.judge.arrays import judge, judge_added
 from pytest_gpuleak.engine.limits import MINOR_SHARE
 from pytest_gpuleak.model.evidence import Evidence
 from pytest_gpuleak.model.findings import Finding, Judged
@@ -57,13 +57,8 @@ def judge_untracked(runs: UntrackedRuns, policy: Policy, *, frames_count: bool) 
     added, total = added_by_record(runs, policy, frames_count=frames_count)
     if not added:
         return ()
-    everything = frozenset(range(len(added)))
-    found = judge(Evidence(tuple(added), (frozenset(), everything)), limits)
-    return tuple(
-        dataclasses.replace(one, failed=one.failed and one.bytes * MINOR_SHARE > total)
-        for one in found
-        if one.kind == "growing"
-    )
+    found = judge_added(added, limits)
+    return tuple(dataclasses.replace(one, failed=one.failed and one.bytes * MINOR_SHARE > total) for one in found)
 
 
 def added_by_record(runs: UntrackedRuns, policy: Policy, *, frames_count: bool) -> tuple[list[Survivor], int]:
