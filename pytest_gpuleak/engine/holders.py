@@ -78,7 +78,7 @@ class Holders:
         if self.searched or not wanted or len(wanted) > MOST_ASKED:
             return
         with self._guard(RECOGNISE):
-            arrays = self.runs.all_objects(wanted)
+            arrays = self.runs.objects(wanted, hidden=True)
             with self._tracker.detector.whole_heap():
                 found = self._knowledge.roots.reach_up(arrays, self._tracker.frameworks.reference_finders())
             self._take_reached(wanted, arrays, found)
@@ -94,7 +94,7 @@ class Holders:
         with self._guard(GRAPHS), PausedCollector():
             first = [left for left in self.runs.living() if left.run == 0]
             devices = {left.held.reading.identity: left.held.reading.device for left in first}
-            arrays = self.runs.all_objects(first)
+            arrays = self.runs.objects(first, hidden=True)
             self._count((array, root_of(devices[id(array)], None)) for array in arrays)
 
     def search(self) -> None:

@@ -217,7 +217,7 @@ class Runs:
 
     def _without_saved(self, gone: list[Left]) -> list[Left]:
         """Follow what a finalizer has stored: a collection clears weak references before it calls finalizers."""
-        saved = self.find({left.held.reading.identity: left for left in gone})
+        saved = self.objects(gone, hidden=True)
         handles = hold_arrays(saved, self._tracker.guarded_arrays)
         saved.clear()
         for left in gone:
@@ -300,22 +300,18 @@ class Runs:
         """Whether arrays were left, no suspect is alive, and no collection or settling has freed any of them."""
         return bool(self._left) and not self.suspects() and self.causes <= {"count"}
 
-    def objects(self, wanted: Iterable[Left]) -> list[object]:
-        """Return the visible arrays of these, as strong references: drop them before user code runs."""
-        by_id = {left.held.reading.identity: left for left in wanted}
-        found = find_arrays(set(by_id), get_objects(), array_types(self._tracker.guarded_arrays))
-        return [array for array in found if self.is_left(array, by_id[id(array)])]
+    def objects(self, wanted: Iterable[Left], *, hidden: bool = False) -> list[object]:
+        """Return the arrays of these, as strong references: drop them before user code runs.
 
-    def all_objects(self, wanted: Iterable[Left]) -> list[object]:
-        """Like `objects`, with those that are not visible: to find these walks the heap."""
+        With `hidden` also those that are not visible: to find these walks the heap.
+        """
         by_id = {left.held.reading.identity: left for left in wanted}
-        arrays = self.objects(by_id.values())
-        return arrays if len(arrays) == len(by_id) else self.find(by_id)
 
-    def find(self, by_id: Mapping[int, Left]) -> list[object]:
-        """Return these arrays, by their ids, wherever the detector finds them: drop them before user code runs."""
-        found = self._tracker.detector.find(set(by_id))
-        return [array for array in found if self.is_left(array, by_id[id(array)])]
+        def left_among(arrays: list[object]) -> list[object]:
+            return [array for array in arrays if self.is_left(array, by_id[id(array)])]
+
+        found = left_among(find_arrays(set(by_id), get_objects(), array_types(self._tracker.guarded_arrays)))
+        return left_among(self._tracker.detector.find(set(by_id))) if hidden and len(found) < len(by_id) else found
 
     def is_left(self, array: object, left: Left) -> bool:
         """Tell whether a living array is this one: a later array may have its id."""
