@@ -237,16 +237,7 @@ class Runs:
         for left in self.living():
             if left.shared:
                 among[left.held.reading.identity].append(left)
-        if not among:
-            return
-        types, detector = array_types(self._tracker.guarded_arrays), self._tracker.detector
-
-        def left_of(arrays: Iterable[object]) -> set[int]:
-            return {id(array) for array in arrays if self.is_left(array, among[id(array)][-1])}
-
-        living = left_of(find_arrays(set(among), get_objects(), types))
-        if living != among.keys():
-            living |= left_of(detector.find(among.keys() - living))
+        living = set(map(id, self.objects((same[-1] for same in among.values()), hidden=True))) if among else ()
         for identity, same in among.items():
             for left in same[:-1] if identity in living else same:  # a later array may have the id of one that died
                 self._note_death(left, "count")
