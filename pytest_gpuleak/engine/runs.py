@@ -19,6 +19,7 @@ from pytest_gpuleak.adapters.bulk import (
 )
 from pytest_gpuleak.adapters.storages import SharedStorages
 from pytest_gpuleak.engine.deaths import Left, alive_after, collected_in, doubt_older, garbage_of_first, let_go_in
+from pytest_gpuleak.engine.judge.counters import moved
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Settling, rounds
 from pytest_gpuleak.engine.stages import READ
 from pytest_gpuleak.engine.survivors import Survivors
@@ -319,9 +320,7 @@ class Runs:
     def moved(self) -> tuple[list[Survivor], list[Survivor]]:
         """Return the storages that the last run has left, and those of earlier runs that have gone in it."""
         if self._moved is None:
-            last, survivors, now = self.count - 1, self.survivors.all(), self.alive_now()
-            added = [survivors[index] for index in sorted(now) if survivors[index].run == last]
-            self._moved = added, [survivors[index] for index in alive_after(self._left, last - 1) - now]
+            self._moved = moved(self.evidence(), self.count - 1)
         return self._moved
 
     def evidence(self, **beside: Any) -> Evidence:

@@ -123,7 +123,7 @@ def explained(added: Sequence[Survivor], gone: Sequence[Survivor]) -> Counter[st
 def moved(evidence: Evidence, run: int) -> tuple[list[Survivor], list[Survivor]]:
     """Return the storages that a run has left, and those of earlier runs that have gone in it."""
     survivors, alive = evidence.survivors, evidence.alive
-    if run >= len(alive):
+    if not 0 <= run < len(alive):
         return [], []
     before = alive[run - 1] if run else frozenset()
     return [survivors[i] for i in alive[run] - before], [survivors[i] for i in before - alive[run]]
