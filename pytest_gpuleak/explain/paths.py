@@ -152,9 +152,8 @@ class Writer:
         place = (id(root), id(first))
         if place not in self._root_places:
             found = self._places.of_function(first)
-            if found[0] is None or is_installed(
-                found[0]
-            ):  # what a library's decorator returned is defined under its name
+            # What a library's decorator has returned is defined under its name.
+            if found[0] is None or is_installed(found[0]):
                 by_name = self._places.of_name(root.module, root.name)
                 found = found if by_name[0] is None else by_name
             self._root_places[place] = found

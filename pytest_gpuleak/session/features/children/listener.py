@@ -177,6 +177,6 @@ def _is_left_behind(folder: Path) -> bool:
 
 
 def has_pth() -> bool:
-    """Tell whether this installation starts agents in processes of `subprocess`; an editable one does not."""
+    """Tell whether this installation starts agents in processes of `subprocess`; an editable one of older build tools does not."""
     folders = [*site.getsitepackages(), site.getusersitepackages()]
     return any((Path(folder) / PTH).is_file() for folder in folders)
