@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from collections import Counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -70,12 +71,12 @@ class _Further:
         self._cuts = cuts
         self._given = frozenset(cuts)
         self._of_group: dict[int, set[Cut]] = {}
-        self._passed: dict[Culprit, set[int]] = {}
+        self._contexts: dict[Culprit, set[int]] = {}
 
     def cut(self, key: Culprit, root: Root, chain: Sequence[object]) -> None:
         """Remove what a reader would, and note other names of the array."""
         self.found.setdefault(key, []).extend(_other_names(root, chain))
-        self._passed.setdefault(key, set()).update(map(id, chain))
+        self._contexts.setdefault(key, set()).update(id(value) for value in chain if type(value) is contextvars.Context)
         removed = cuts_of(root, chain)
         self._cuts.update(removed)
         self._of_group.setdefault(key[2], set()).update(removed)
@@ -96,8 +97,8 @@ class _Further:
                 answer = used.answers().by_target.get(identity)
             if answer is None:
                 continue
-            # A context on the way from a holder is a thread's at most: who has that one, has it by the holder told.
-            if answer.root.kind == "thread" and id(used.answers().chain(identity)[0]) not in self._passed[key]:
+            # A context on the way from a holder is a thread's at worst: who removes it from there needs no thread.
+            if answer.root.kind == "thread" and id(used.answers().chain(identity)[0]) not in self._contexts[key]:
                 self.found[key].append(answer.holder)
             if answer.root.rank == EDITABLE:
                 self.found[key].append(answer.holder)

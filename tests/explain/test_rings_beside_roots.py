@@ -111,7 +111,8 @@ def test_other_rings(app: Any, torch: Any, make: Callable[[Any], Any]) -> None:
     assert not freed(torch, box)
 
 
-def test_a_thread_that_keeps_it_too_is_listed(app: Any, torch: Any) -> None:
+@pytest.mark.parametrize("boxed", [False, True], ids=["itself", "what holds it"])
+def test_a_thread_that_keeps_it_too_is_listed(app: Any, torch: Any, *, boxed: bool) -> None:
     ready, finish = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -120,12 +121,12 @@ def test_a_thread_that_keeps_it_too_is_listed(app: Any, torch: Any) -> None:
         finish.wait(60)
         del kept
 
-    app.HISTORY.append(torch.ones(4))
+    app.HISTORY.append([torch.ones(4)] if boxed else torch.ones(4))
     thread = threading.Thread(target=work, name="keeper", daemon=True)
     thread.start()
     ready.wait(60)
     try:
-        (shown,) = explained([app.HISTORY[0]])
+        (shown,) = explained([app.HISTORY[0][0] if boxed else app.HISTORY[0]])
     finally:
         finish.set()
         thread.join()
