@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_gpuleak.engine.settle import steps as settle_steps
 from pytest_gpuleak.engine.settle.steps import Collection, Settling, settle_steps_of
 from pytest_gpuleak.heap.collector import GcView, epochs_supported
 from pytest_gpuleak.heap.threads import others_work, running_threads
@@ -103,19 +104,23 @@ THREADS = pytest.mark.skipif(sys.platform in ("emscripten", "wasi"), reason="no 
 
 
 @THREADS
-def test_a_cycle_that_a_thread_drops_while_it_is_waited_for_is_collected() -> None:
+def test_a_cycle_that_a_thread_drops_while_it_is_waited_for_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The collection before finds it in use; left as garbage, that of two runs would look like growth."""
     suspects: list[object] = []
-    made, collected, done = threading.Event(), threading.Event(), threading.Event()
+    made, waited_for, dropped, done = (threading.Event() for _ in range(4))
+
+    def nap(_seconds: float) -> None:
+        waited_for.set()
+        dropped.wait(60)
 
     def work() -> None:
         circle = Array()
         circle.itself = circle
         suspects.append(circle)
         made.set()
-        collected.wait(60)
-        time.sleep(0.005)
+        waited_for.wait(60)
         del circle
+        dropped.set()
         done.wait(60)
 
     thread = threading.Thread(target=work)
@@ -127,10 +132,12 @@ def test_a_cycle_that_a_thread_drops_while_it_is_waited_for_is_collected() -> No
         steps = settle_steps_of(UNBOUNDED, NO_FRAMEWORKS, tuple, known)
         settling.run([next(steps)])
         assert len(settling.alive) == 1
-        collected.set()
+        monkeypatch.setattr(settle_steps, "sleep", nap)
         settling.run(steps)
+        assert waited_for.is_set()
         assert not settling.alive
     finally:
+        waited_for.set()
         done.set()
         thread.join()
 

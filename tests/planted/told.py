@@ -6,6 +6,7 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.explain.edge_to_edit import is_users
 from pytest_gpuleak.model.findings import KIND_CODES
 from pytest_gpuleak.model.source_files import is_installed
 from pytest_gpuleak.reports.source_places import findings_of
@@ -41,8 +42,10 @@ def _faults(kind: Kind, module: str, report: RunReport) -> Iterator[str]:
     start, remedy = (text.replace("$m", module) for text in kind.hint)
     if not any(str(found.hint).startswith(start) and remedy in str(found.hint) for found in findings) and start:
         yield f"no hint {start} … {remedy}"
-    edited = {one.edit_file for found in findings if (one := found.holder) is not None and one.edit_file is not None}
-    if abroad := sorted(filter(is_installed, edited)):
+    holders = [found.holder for found in findings if found.holder is not None and is_users(found.holder.root)]
+    if abroad := sorted(
+        {one.edit_file for one in holders if one.edit_file is not None and is_installed(one.edit_file)}
+    ):
         yield f"lines to edit that are no user's: {abroad}"
     lines = [number for number, line in enumerate(kind.source.splitlines(), 1) if EDIT.search(line)]
     said = "\n".join(render_leaks(report, verbosity=0, width=80)).partition("  created")[0]
