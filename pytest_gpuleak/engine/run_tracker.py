@@ -270,7 +270,7 @@ class RunTracker:
         return growth._replace(bytes=sizes)
 
     def own_growth(self, growth: Growth, policy: Policy, *, suspected: bool) -> tuple[Growth, bool]:
-        """Return what is the run's own of growth that is worth a check, and whether that, or what it was `suspected` for, is."""
+        """Return growth without what frameworks keep, and whether the run is suspected: it already was, or this is worth a check."""
         growth = self.without_pools(growth)
         if not suspected:
             growth = self.without_workspaces(growth)

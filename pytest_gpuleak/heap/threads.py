@@ -73,6 +73,14 @@ def read_stat(pid: int, thread: str = "") -> list[bytes]:
     return read_kernel_file(f"/proc/{pid}/{of}stat").rpartition(b")")[2].split()
 
 
+def has_ended(pid: int) -> bool:
+    """Return whether a process has ended, zombies included, by its state. Also true where the system has no such file."""
+    try:
+        return read_stat(pid)[0] in (b"Z", b"X")
+    except (OSError, IndexError):
+        return True
+
+
 def _is_of_execnet(innermost: FrameType) -> bool:
     frame: FrameType | None = innermost
     while frame is not None:

@@ -7,7 +7,7 @@ import threading
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.heap.threads import read_kernel_file, read_stat
+from pytest_gpuleak.heap.threads import has_ended, read_kernel_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -79,7 +79,7 @@ class ProcessWatch:
         before, self._before = self._before, (children, ended, last)
         if ended is None or last is None or self._before != before:
             return True
-        return any(map(_has_ended, self._seen)) if children else False
+        return any(has_ended(process.pid) for process in self._seen) if children else False
 
     def owner_of(self, pids: Collection[int]) -> int | None:
         """Return the higher-scoped fixture, not yet finalised, whose setup has started one of the processes."""
@@ -193,14 +193,6 @@ def _describe_left(candidates: dict[Process, int]) -> list[LeftProcess]:
 
     left = settle(candidates, MOST_WAITS)
     return describe(left) if left else []
-
-
-def _has_ended(process: Process) -> bool:
-    """Return whether a process has ended, zombies included, by a file of Linux's: the only system that counts starts."""
-    try:
-        return read_stat(process.pid)[0] in (b"Z", b"X")
-    except (OSError, IndexError):
-        return True
 
 
 def has_children() -> bool:

@@ -102,7 +102,7 @@ class CounterEvidence:
 
     def _take_blocks(self) -> None:
         histories, self._histories = self._histories, []
-        if len(self._runs) < 2:  # no re-run was recorded
+        if not self._ran_again:
             return
         blocks: dict[str, tuple[Contribution, ...]] = {}
         for device in self._suspected - {HOST}:
@@ -129,9 +129,14 @@ class CounterEvidence:
             return self._tracker.counters.end_record()
 
     @property
+    def _ran_again(self) -> bool:
+        """Whether a re-run was counted: a record waits for one, since it slows a run two to four times."""
+        return len(self._runs) > 1
+
+    @property
     def wants_rerun(self) -> bool:
         """Whether one more run is needed: memory grew again, or may have, and no record says why."""
-        if len(self._runs) < 2:  # what the first run adds is recorded once a re-run has added it again
+        if not self._ran_again:
             return False
         if HOST in self._grown and not any(run.host for run in self._runs):
             return True
@@ -156,10 +161,10 @@ class CounterEvidence:
         moved = self._left.moved()
         known = explained(*moved)
         rounded = {device for device in growth.devices if (device, "requested") not in growth.bytes}
-        for arrays, sign in zip(moved, (1, -1), strict=True) if rounded else ():
-            for one in arrays:
-                for device, size in one.reading.places():
-                    known[device] += sign * (-size % BLOCK) if device in rounded else 0
+        for arrays, sign in zip(moved, (1, -1), strict=True):
+            places = (place for one in arrays for place in one.reading.places() if place[0] in rounded)
+            for device, size in places:
+                known[device] += sign * (-size % BLOCK)
         return known
 
     def _unexplained_host(self, growth: Growth) -> int:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.child.messages import Lines
-from pytest_gpuleak.heap.threads import read_stat
+from pytest_gpuleak.heap.threads import has_ended
 from pytest_gpuleak.model.findings import HelperProcess
 from pytest_gpuleak.model.text import clean_text, shorten_end
 
@@ -149,10 +149,8 @@ def _text(value: object, limit: int) -> str:
 
 def is_running(pid: int) -> bool:
     """Tell whether a process runs; one that has ended and was not waited for does not."""
-    try:
-        return read_stat(pid)[0] not in (b"Z", b"X")
-    except (OSError, IndexError):
-        pass
+    if not has_ended(pid):
+        return True
     if os.path.isdir("/proc/self"):  # noqa: PTH112 - asked while a test waits
         return False
     try:
