@@ -101,7 +101,47 @@ def _hook(torch: Any) -> Any:
     return loss
 
 
-@pytest.mark.parametrize("make", [_attribute, _hook])
+def _hook_of_a_node(torch: Any) -> Any:
+    kept: list[Any] = []
+    inner = torch.ones(4, requires_grad=True) + 1
+    inner.grad_fn.register_hook(lambda *_: kept.clear())
+    kept.append(inner.sum())
+    return kept[0]
+
+
+def _hook_of_a_leaf(torch: Any) -> Any:
+    kept: list[Any] = []
+    leaf = torch.ones(4, requires_grad=True)
+    leaf.register_post_accumulate_grad_hook(lambda _: kept.clear())
+    kept.append((leaf + 1).sum())
+    return kept[0]
+
+
+def _context(torch: Any) -> Any:
+    class Doubled(torch.autograd.Function):  # type: ignore[misc]  # torch is Any here
+        @staticmethod
+        def forward(ctx: Any, value: Any, kept: list[Any]) -> Any:
+            ctx.kept = kept
+            return value * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            return gradient, None
+
+    kept: list[Any] = []
+    kept.append(Doubled.apply(torch.ones(4, requires_grad=True), kept).sum())
+    return kept[0]
+
+
+def _packed(torch: Any) -> Any:
+    kept: list[Any] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda value: (kept, value), lambda packed: packed[1]):
+        leaf = torch.ones(4, requires_grad=True)
+        kept.append((leaf * leaf).sum())
+    return kept[0]
+
+
+@pytest.mark.parametrize("make", [_attribute, _hook, _hook_of_a_node, _hook_of_a_leaf, _context, _packed])
 def test_other_rings(app: Any, torch: Any, make: Callable[[Any], Any]) -> None:
     app.HISTORY.append(make(torch))
     box = [app.HISTORY[0]]

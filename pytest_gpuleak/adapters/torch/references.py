@@ -17,6 +17,7 @@ from pytest_gpuleak.adapters.torch.lookup import torch_class
 from pytest_gpuleak.adapters.torch.node_hooks import NodeHooks, is_hook_dict
 from pytest_gpuleak.adapters.torch.script_constants import compilation_unit, constants
 from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.hidden_references import Link
 from pytest_gpuleak.heap.reference_counts import LENDS_ARGUMENTS, LOOKUP_REFERENCES, getrefcount
 from pytest_gpuleak.heap.referrers import get_objects
@@ -24,7 +25,6 @@ from pytest_gpuleak.heap.referrers import get_objects
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from pytest_gpuleak.heap.budget import Budget
 
 MAX_LINKS: Final = 100
 """Links to one object that are noted: a base may have thousands of views."""
@@ -33,6 +33,9 @@ _LEAF_HOOKS: Final = "_post_accumulate_grad_hooks"
 
 _AT_ONCE: Final = 16_384
 """Objects that are sorted in one batch."""
+
+_RING_STEPS: Final = 10_000_000
+"""Steps (`heap.budget`) of the walk that tells whether a graph may close a ring: 100,000 nodes. Of more, it may."""
 
 _STEPS_A_READ: Final = 32
 """Cost of reading a tensor's attributes, in steps of `Budget.worked`."""
@@ -327,12 +330,12 @@ class TorchReferences:
         return held_by_torch_alone(arrays)
 
     def may_close_rings(self, arrays: Sequence[object]) -> bool:
-        """Return whether one of the tensors has an autograd graph, which every such cycle contains."""
+        """Return whether a cycle may lead through one of the tensors' autograd graphs (see `_leads_back`)."""
         access = TorchAccess.of_loaded()
         if access is None:
             return False
-        with access.quiet():
-            return any(_has_graph(access, array) for array in arrays)
+        with access.quiet(), no_backward_running() as resting:
+            return not resting or _may_close(access, [array for array in arrays if _has_graph(access, array)])
 
     def root_of(self, value: object) -> str:
         """Return ``hooks of an autograd graph`` for a dict of hooks; else empty."""
@@ -344,5 +347,40 @@ def _has_graph(access: TorchAccess, value: Any) -> bool:
         return False
     if not access.read(value, "is_leaf") or safe_access.instance_dict(value):
         return True
+    gradient = access.read(value, "grad")
+    return access.is_tensor(gradient) and bool(access.read(gradient, "requires_grad"))
+
+
+def _may_close(access: TorchAccess, tensors: Sequence[Any]) -> bool:
+    walk, hooks = GraphWalk(access, Budget(_RING_STEPS)), NodeHooks(access)
+    for tensor in tensors:
+        node = None if access.read(tensor, "is_leaf") else access.grad_fn(tensor)
+        if node is not None:
+            walk.start(node, tensor, "")
+    if any(_leads_back(access, tensor) for tensor in tensors):
+        return True
+    with hooks.reading(True):
+        for node in walk.walk():
+            if access.is_custom(node) or hooks.of(node):
+                return True
+            kept = [access.variable(node), *(saved.value for saved in access.saved(node))]
+            if any(_leads_back(access, value) for value in kept if value is not None):
+                return True
+    return walk.cut
+
+
+def _leads_back(access: TorchAccess, value: Any) -> bool:
+    """Tell whether a value that a graph keeps may lead to what is younger, and so back to the graph.
+
+    A node and its tensors refer to what was there before. What comes later is a gradient with a graph, a write in place,
+    a hook, or an attribute.
+    """
+    if not access.is_tensor(value) or safe_access.instance_dict(value):
+        return True  # what a pack hook made is any object
+    if access.read(value, "_backward_hooks") is not None or access.read(value, _LEAF_HOOKS) is not None:
+        return True
+    if not access.read(value, "is_leaf"):
+        base = access.read(value, "_base") if access.read(value, "_is_view") else value
+        return bool(access.read(value, "_version")) and not access.read(base, "is_leaf")
     gradient = access.read(value, "grad")
     return access.is_tensor(gradient) and bool(access.read(gradient, "requires_grad"))
