@@ -121,7 +121,7 @@ class LastingRoots:
                 above.follow_globals(module, namespace)
             above.run()
             ignore = {id(targets), id(fixtures)}
-            question = Question(targets, Budget(STEPS), ignore, above.found, native=False, frameworks=frameworks)
+            question = Question(targets, Budget(STEPS), ignore, above.found, walks=False, frameworks=frameworks)
             search = Search(question)
             search.run()
             reached = search.found(LASTING) == len(set(map(id, targets)))
@@ -132,7 +132,7 @@ class LastingRoots:
         from pytest_gpuleak.explain.search import SEARCH_STEPS, Question, Search
 
         with PausedCollector():
-            question = Question(targets, Budget(SEARCH_STEPS), {id(targets)}, native=False, frameworks=frameworks)
+            question = Question(targets, Budget(SEARCH_STEPS), {id(targets)}, walks=False, frameworks=frameworks)
             search = Search(question)
             search.run()
             if search.found(LASTING) < len(set(map(id, targets))):

@@ -38,6 +38,8 @@ class NativeReferences:
 
     `known` has names of references that only their finder knows, and `links` the references found, by the ids of parent
     and child. Objects in `hidden` have a referrer that was not found, those in `unexplained` an unexplained reference.
+    Without `_walks` the frameworks alone are asked; `natives` are their objects where an earlier search has listed them,
+    since lists of one's own would show the other's as holders.
     """
 
     _graph: Graph
@@ -47,12 +49,13 @@ class NativeReferences:
     _own: set[int]
     _cuts: Collection[Cut]
     _frameworks: Sequence[ReferenceFinder]
+    _walks: bool = True
+    natives: Sequence[NativeObjects] = ()
 
     def __post_init__(self) -> None:
-        self._natives: list[NativeObjects] = []
         self._counted = Counter([child for _, child in self._cuts])
         self._rounds = 0
-        self._heap_walks = MAX_HEAP_WALKS
+        self._heap_walks = MAX_HEAP_WALKS if self._walks else 0
         self.unexplained = False
         self.links: dict[tuple[int, int], None] = {}
         self._known_rings: tuple[int, list[list[int]]] = -1, []
@@ -74,7 +77,7 @@ class NativeReferences:
         self.unexplained = bool(hidden.by_reference)
         self.hidden = frozenset(hidden.by_native.keys() | hidden.by_reference.keys())
         links: list[Link] = []
-        for natives in self._natives:
+        for natives in self.natives:
             links += natives.links(hidden.by_native, hidden.unheld, self._known, self._budget)
         # A ring keeps what it leads to, whoever else lends or borrows it: the walk over the heap would not free it.
         if not links and self._heap_walks and not self.kept_by_rings().issuperset(starts):
@@ -88,24 +91,18 @@ class NativeReferences:
                 self._heap_walks = 0
         return self._take_in(links), bool(links)
 
-    def leave_out_heap(self) -> None:
-        """Ask the frameworks alone. No ring is closed by a reference that only a walk over the whole heap shows."""
-        self._heap_walks = 0
-
-    def leave_out_list(self, objects: Sequence[object]) -> None:
-        """Count a list of the search's own for no holder of its objects."""
-        self._own.add(id(objects))
-        self._counted.update(map(id, objects))
-
     def _take_census(self) -> None:
-        taken = (framework.take_census(self._budget) for framework in self._frameworks)
-        self._natives = [natives for natives in taken if natives is not None]
+        """List the frameworks' objects; the search's own lists of objects are none of their holders."""
+        if not self.natives:
+            taken = (framework.take_census(self._budget) for framework in self._frameworks)
+            self.natives = [natives for natives in taken if natives is not None]
         for objects in (self._targets, *self.lists()):
-            self.leave_out_list(objects)
+            self._own.add(id(objects))
+            self._counted.update(map(id, objects))
 
     def lists(self) -> Iterator[Sequence[object]]:
         """Yield the lists of the frameworks' objects that were made to ask them."""
-        for natives in self._natives:
+        for natives in self.natives:
             yield from natives.lists()
 
     def may_close_rings(self, targets: Sequence[object]) -> bool:

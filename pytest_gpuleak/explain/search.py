@@ -20,7 +20,6 @@ from pytest_gpuleak.explain.rootless import Rootless
 from pytest_gpuleak.explain.roots.roots import EDITABLE, RANKS, Roots
 from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
-from pytest_gpuleak.heap.recent_objects import RecentObjects
 from pytest_gpuleak.heap.referrers import get_referents, referrers
 
 if TYPE_CHECKING:
@@ -53,12 +52,6 @@ enough. A path found below may then be longer than another that was left out.
 MAX_EDGES: Final = 2_000_000
 """References that are recorded in one search. Beyond that, plain containers get one reference to each object."""
 
-PLAIN_LEVELS: Final = 3
-"""Levels that are searched on the whole heap: most holders are found there, before a list of the last objects pays."""
-
-FURTHER_PASSES: Final = 8
-"""The same for a search after another, which knows most referrers: a list costs as much as so many levels."""
-
 WRITING_STEPS: Final = 20_000_000
 """Steps of naming the answers, beside what the search has left: 300,000 references are named by them."""
 
@@ -72,7 +65,8 @@ class Question(NamedTuple):
         ignore: ids of objects that do not count as holders.
         hidden: by the id of what they refer to, containers that the collector does not show.
         cuts: references that do not count.
-        native: whether to ask what the collector cannot see.
+        native: whether to ask frameworks for what the collector cannot see.
+        walks: whether to walk the heap, too, for what no framework tells.
         frameworks: tell what their native code holds; None: the plugin's own.
     """
 
@@ -82,6 +76,7 @@ class Question(NamedTuple):
     hidden: Mapping[int, Sequence[object]] = MappingProxyType({})
     cuts: Collection[Cut] = ()
     native: bool = True
+    walks: bool = True
     frameworks: Sequence[ReferenceFinder] | None = None
 
 
@@ -115,37 +110,34 @@ class Search:
         self._due: int | None = None
         self._all_seen = False
         frameworks = own_reference_finders() if question.frameworks is None else question.frameworks
-        self._native = NativeReferences(
-            self._graph, self.roots, question.targets, self._budget, self._own, self._cuts, frameworks
+        self.native: NativeReferences = NativeReferences(
+            self._graph,
+            self.roots,
+            question.targets,
+            self._budget,
+            self._own,
+            self._cuts,
+            frameworks,
+            question.walks,
+            () if earlier is None else earlier.native.natives,
         )
         self._exhausted = False
-        self._passes = 0
-        self._plain_passes = PLAIN_LEVELS if earlier is None else FURTHER_PASSES
         self.known: KnownReferrers = KnownReferrers() if earlier is None else earlier.known
         self.known.add_objects(self._graph.objects)
-        self._recent: RecentObjects | None = None
         self._answers: Answers | None = None
 
     def again(
         self, targets: Sequence[object], cuts: Collection[Cut], budget: Budget, *, native: bool = False
     ) -> Search:
         """A search for some of the targets of this one that does not count some references, not yet run."""
-        question = self._question._replace(targets=targets, budget=budget, ignore=(), cuts=cuts, native=native)
-        found = Search(question, self)
-        found._native.leave_out_heap()
-        return found
+        # No ring is closed by a reference that only a walk over the whole heap shows.
+        question = self._question._replace(
+            targets=targets, budget=budget, ignore=(), cuts=cuts, native=native, walks=False
+        )
+        return Search(question, self)
 
     def run(self) -> None:
         """Search until every target is settled, nothing is left to expand, or the budget is spent."""
-        try:
-            self._run()
-        finally:
-            if self._recent is not None:
-                # The list may hold this search: a cycle, which is not freed while collections are paused.
-                self._recent.objects.clear()
-                self._recent = None
-
-    def _run(self) -> None:
         frontier = list(dict.fromkeys(self._order))
         extra: int | None = None
         settled = False
@@ -156,7 +148,7 @@ class Search:
                 self._settle()
                 if not self._open:
                     return
-                frontier, new = self._native.ask(self._open) if self._question.native else ([], False)
+                frontier, new = self.native.ask(self._open) if self._question.native else ([], False)
                 if not new:
                     # The walk over the heap stops where the budget is spent: what it did not meet may hold a target.
                     self._exhausted = not self._budget.spent
@@ -185,37 +177,24 @@ class Search:
         for node, root in self.roots.local_roots(wanted):
             self._attach(node, root)
         nearby, complete = self.known.referrers(frontier)
-        recent, explained = self._recent_referrers(wanted - complete)
-        nearby += recent
-        complete |= explained
         children = tuple([graph.objects[node] for node in frontier if node not in complete])
         containers = referrers(children, self._budget) if children else []
-        self._passes += bool(children)
         if nearby:
             met = set(map(id, containers))
             containers += [one for one in {id(one): one for one in nearby}.values() if id(one) not in met]
         for node in wanted.intersection(self._question.hidden):
             containers.extend(self._question.hidden[node])
-        own = {id(children), id(containers), id(nearby), id(recent)}
+        own = {id(children), id(containers), id(nearby)}
         try:
             new = self._take_in(containers, wanted, own)
         finally:
-            for found in (containers, nearby, recent):
-                found.clear()
+            containers.clear()
+            nearby.clear()
         graph.expanded.update(wanted)
         in_full = not self._budget.spent
         if in_full:
             self.known.complete(wanted)
         return new, in_full
-
-    def _recent_referrers(self, wanted: set[int]) -> tuple[list[object], set[int]]:
-        """Return referrers among the objects made last, and the ids of the objects of which these are all."""
-        if self._passes < self._plain_passes or not wanted:
-            return [], set()
-        if self._recent is None:
-            self._recent = RecentObjects(self._own, self._budget)
-            self._native.leave_out_list(self._recent.objects)
-        return self._recent.referrers(wanted, self._graph.objects)
 
     def _take_in(self, containers: Sequence[object], wanted: set[int], own: set[int]) -> list[int]:
         new: list[int] = []
@@ -329,11 +308,11 @@ class Search:
     @property
     def unexplained(self) -> bool:
         """Tell whether a met object has a referrer that was not found. Known once C++ has been asked."""
-        return self._native.unexplained
+        return self.native.unexplained
 
     def may_close_rings(self, targets: Sequence[object]) -> bool:
         """Whether a ring through native code may keep one of the targets alive."""
-        return self._native.may_close_rings(targets)
+        return self.native.may_close_rings(targets)
 
     def found(self, ranks: Sequence[int]) -> int:
         """Return how many of the targets a root of these ranks leads to."""
@@ -370,12 +349,12 @@ class Search:
     def answers(self) -> Answers:
         """Return the answers for the targets that a root leads to. Call it after `run`; they are written once."""
         if self._answers is None:
-            self._answers = Answers(self._graph, self._order, Writer(self._native.known), self._steps_to_write())
+            self._answers = Answers(self._graph, self._order, Writer(self.native.known), self._steps_to_write())
         return self._answers
 
     def rings(self) -> dict[int, Holder]:
         """Return, by target's id, the rings through C++ that keep targets without a root alive."""
-        kept = self._native.kept_by_rings().difference(self.answers().by_target)
+        kept = self.native.kept_by_rings().difference(self.answers().by_target)
         found = self._rootless([node for node in dict.fromkeys(self._order) if node in kept])
         return {node: holder for node, holder in found.items() if holder.root == RING_ROOT}
 
@@ -385,6 +364,6 @@ class Search:
     def _rootless(self, targets: Sequence[int]) -> dict[int, Holder]:
         if not targets:
             return {}
-        writer, budget = Writer(self._native.known), self._steps_to_write()
-        rootless = Rootless(self._graph, self._native, writer, budget, exhausted=self._exhausted, exact=self._exact)
+        writer, budget = Writer(self.native.known), self._steps_to_write()
+        rootless = Rootless(self._graph, self.native, writer, budget, exhausted=self._exhausted, exact=self._exact)
         return rootless.holders(targets)

@@ -185,3 +185,19 @@ def test_a_search_up_names_what_lasting_roots_hold(app: Any, installed: Any, roo
     with _epoch() as epoch:
         installed.CACHE[:] = [Buffer()]
         assert texts(epoch.reach(roots)) == ["installed_library.CACHE[0]"]  # remembered
+
+
+@pytest.mark.torch
+def test_a_graph_leads_to_what_it_keeps(app: Any, roots: LastingRoots, epoch: Epoch) -> None:
+    """A loss in a list keeps the model by its graph alone, which the collector does not show."""
+    torch: Any = pytest.importorskip("torch", reason="torch is not installed")
+    weight = torch.ones(4, requires_grad=True)
+    app.HISTORY.append((weight * 2).sum())
+    arrays: list[object] = [app.HISTORY[0], weight]
+    del weight
+    from pytest_gpuleak.adapters.torch.references import TorchReferences
+
+    assert texts(roots.reach(arrays, (TorchReferences(),))) == [
+        "leaky_app.HISTORY[0]",
+        "leaky_app.HISTORY[0].grad_fn.next_functions[0][0].next_functions[0][0].variable",
+    ]
