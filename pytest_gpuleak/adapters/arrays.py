@@ -148,5 +148,4 @@ def framework_of(array: object, frameworks: Sequence[ArrayFramework]) -> ArrayFr
 
 def find_arrays(identities: set[int], objects: list[object], bases: list[type]) -> list[object]:
     """Return the arrays among `objects` whose id is in `identities`."""
-    alive = identities.intersection(map(id, objects))
-    return select_arrays(list(compress(objects, map(alive.__contains__, map(id, objects)))), bases) if alive else []
+    return select_arrays(list(compress(objects, map(identities.__contains__, map(id, objects)))), bases)

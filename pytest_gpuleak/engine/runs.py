@@ -65,6 +65,7 @@ class Runs:
         self._kept: dict[int, Keeper] = {}
         self._kept_before = frozenset[int]()
         self._moved: tuple[list[Survivor], list[Survivor]] | None = None
+        self._looked = False
         self.count = 0
         self.collected = False
         self.settled = False
@@ -141,7 +142,7 @@ class Runs:
     def begin_run(self, older: Iterable[Held], *, traced: bool = False) -> None:
         """Prepare for a re-run; `older` arrays are followed with those of the runs. One that is `traced` decides nothing."""
         self.poll("count")
-        self._under_way = True
+        self._under_way, self._looked = True, False
         if traced:
             self._traced = self.count
         if self.settled:
@@ -186,6 +187,7 @@ class Runs:
 
     def settle(self, steps: Iterable[SettleStep]) -> None:
         """Take settle steps while anything is alive, those that collect again as long as they free something."""
+        self._looked = False
         for step in steps:
             if not self.living():
                 break
@@ -233,7 +235,13 @@ class Runs:
         self._moved = None
 
     def forget_shared_dead(self) -> None:
-        """Look for arrays that use older storages, whose handles cannot tell: the storage lives on without the array."""
+        """Look for arrays that use older storages, whose handles cannot tell: the storage lives on without the array.
+
+        Not again where nothing has run since the last look.
+        """
+        if self._looked:
+            return
+        self._looked = True
         among: dict[int, list[Left]] = defaultdict(list)
         for left in self.living():
             if left.shared:

@@ -153,16 +153,15 @@ def settle_steps_of(
 ) -> Iterator[SettleStep]:
     """Yield the steps for a suspect, each when those before did not suffice; `own` gives the user's.
 
-    `collected` tells that the whole heap was collected since the run.
+    `collected` tells that the whole heap was collected since the run. What a thread has dropped since may be in a cycle,
+    and that of two runs would look like growth: so it is waited for before the collection.
     """
-    if not collected:
+    threaded = others_work()
+    yield Waits(known)
+    if threaded or not collected:
         yield full_collection(safeguards)
     yield from device_steps(safeguards, frameworks)
     yield from own()
-    yield Waits(known)
-    if others_work():
-        # What a thread has dropped meanwhile may be in a cycle, and that of two runs would look like growth.
-        yield full_collection(safeguards)
 
 
 def rounds(step: SettleStep, alive: Callable[[], int]) -> Iterator[None]:
