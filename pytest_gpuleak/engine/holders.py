@@ -47,6 +47,7 @@ class Holders:
         self.runs = runs
         self._guard = guard
         self._known: dict[int, Explanation] = {}  # by the survivor's index, at the time of the verdict
+        self._reached_up = False
         self.graphs: dict[Root, Autograd] = {}
         """What the autograd graphs behind each root retain."""
         self.waits = False
@@ -59,24 +60,27 @@ class Holders:
     def reach(self, wanted: Sequence[Left], fixtures: Sequence[object]) -> None:
         """Name the `wanted`, if lasting roots lead to all of them, by a walk that takes milliseconds.
 
-        `fixtures` are pytest's definitions of wider fixtures. Only young arrays can be told from the rest of the heap.
+        `fixtures` are pytest's definitions of wider fixtures.
         """
         wanted = [left for left in wanted if left.index not in self._known]
-        if not wanted or len(wanted) > MOST_ASKED or not self._tracker.detector.sees_only_young:
+        if not wanted or len(wanted) > MOST_ASKED or not self._tracker.detector.hides_older:
             return
         with self._guard(RECOGNISE):
             arrays = self.runs.objects(wanted)
+            hidden = {left.held.reading.identity for left in wanted}.difference(map(id, arrays))
             finders = self._tracker.frameworks.reference_finders()
-            self._take_reached(wanted, arrays, self._knowledge.roots.reach(arrays, finders, fixtures))
+            self._take_reached(wanted, arrays, self._knowledge.roots.reach(arrays, finders, fixtures, hidden))
 
     def reach_up(self) -> None:
         """Name the arrays of the first run that have no name yet, if lasting roots lead to all of them.
 
-        Memory that a global or a fixture holds now may be freed before the holders of many are searched for.
+        Memory that a global or a fixture holds now may be freed before the holders of many are searched for. Once: what is
+        not found now is left to that search.
         """
         wanted = [left for left in self.runs.suspects() if left.run == 0 and left.index not in self._known]
-        if self.searched or not wanted or len(wanted) > MOST_ASKED:
+        if self.searched or self._reached_up or not wanted or len(wanted) > MOST_ASKED:
             return
+        self._reached_up = True
         with self._guard(RECOGNISE):
             arrays = self.runs.objects(wanted, hidden=True)
             with self._tracker.detector.whole_heap():
@@ -85,8 +89,11 @@ class Holders:
 
     def _take_reached(self, wanted: Sequence[Left], arrays: list[object], found: Sequence[Explanation] | None) -> None:
         by_id = {left.held.reading.identity: left for left in wanted}
+        # What was told by its id may be gone, and another object have it.
+        real = set(map(id, select_arrays(arrays, array_types(self._tracker.guarded_arrays))))
         for array, explanation in zip(arrays, found or (), strict=found is not None):
-            self._known[by_id[id(array)].index] = explanation
+            if id(array) in real and self.runs.is_left(array, by_id[id(array)]):
+                self._known[by_id[id(array)].index] = explanation
         arrays.clear()
 
     def count_graphs(self) -> None:

@@ -96,12 +96,16 @@ class LastingRoots:
             del self._known[next(iter(self._known))]
 
     def reach(
-        self, targets: list[object], frameworks: Sequence[ReferenceFinder], fixtures: Sequence[object] = ()
+        self,
+        targets: list[object],
+        frameworks: Sequence[ReferenceFinder],
+        fixtures: Sequence[object] = (),
+        hidden: Collection[int] = (),
     ) -> list[Explanation] | None:
         """Explain the targets if the roots lead to all of them; None where the walk has not shown that.
 
-        Call it while the collector shows young objects alone. `targets` are young, `fixtures` pytest's definitions of the
-        wider fixtures that may be set up.
+        Call it while the collector hides older objects. `targets` are visible, `fixtures` pytest's definitions of the wider
+        fixtures that may be set up. Targets that are `hidden` are told by id, and added where the walk meets them.
         """
         from pytest_gpuleak.explain.search import Question, Search
 
@@ -109,7 +113,7 @@ class LastingRoots:
             visible = get_objects()
             young = set(map(id, visible))
             visible.clear()
-            above = _Walk(young)
+            above = _Walk(young, hidden)
             for known in self._known.values():
                 for namespace, value in known.holders():
                     if namespace is not None:
@@ -120,7 +124,10 @@ class LastingRoots:
             for module, namespace in self._namespaces():
                 above.follow_globals(module, namespace)
             above.run()
-            ignore = {id(targets), id(fixtures)}
+            if len(above.met) < len(hidden):
+                return None
+            targets += above.met.values()
+            ignore = {id(targets), id(fixtures), id(above.met)}
             question = Question(targets, Budget(STEPS), ignore, above.found, walks=False, frameworks=frameworks)
             search = Search(question)
             search.run()
@@ -155,17 +162,24 @@ class LastingRoots:
 
 
 class _Walk:
-    """Walks down, breadth first; `found` has the referrers that are not `young`, by the id of what they refer to."""
+    """Walks down, breadth first; `found` has the referrers that are not `young`, by the id of what they refer to.
 
-    def __init__(self, young: Collection[int]) -> None:
+    `met` has those of the `wanted` objects, by id, that the walk has met.
+    """
+
+    def __init__(self, young: Collection[int], wanted: Collection[int]) -> None:
         self.found: dict[int, list[Any]] = {}
+        self.met: dict[int, Any] = {}
         self._young = young
+        self._wanted = wanted
         self._pending: deque[tuple[Any, int]] = deque()
         self._harness: dict[int, bool] = {}
 
     def add(self, value: object, holder: object) -> None:
         """Note that `holder` refers to a value."""
         self.found.setdefault(id(value), []).append(holder)
+        if id(value) in self._wanted:
+            self.met[id(value)] = value
 
     def follow(self, value: object, depth: int) -> None:
         """Walk down from a value, `depth` references deep."""

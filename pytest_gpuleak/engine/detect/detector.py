@@ -19,6 +19,10 @@ class Detector(Protocol):
     def sees_only_young(self) -> bool:
         """Tell whether `heap.collector` sees exactly what was born since `open` or `take_and_age`."""
 
+    @property
+    def hides_older(self) -> bool:
+        """Tell whether `heap.collector` sees few objects: what was born since the freeze point, which may have moved."""
+
     def watch_collections(self, function: Callable[[str], None]) -> None:
         """Call a function with ``start`` and ``stop`` around collections that may free what is older than the epoch."""
 

@@ -74,7 +74,12 @@ class EpochDetector:
     @property
     def sees_only_young(self) -> bool:
         """Tell whether the epoch alone is visible: not after a full collection in it, which hides older births."""
-        return self._open and not (self.scanning or self._noted or self._collected_in_epoch or self._view.border_lost)
+        return self.hides_older and not (self._noted or self._collected_in_epoch)
+
+    @property
+    def hides_older(self) -> bool:
+        """Tell whether a freeze point hides older objects, those from before the epoch and maybe more."""
+        return self._open and not (self.scanning or self._view.border_lost)
 
     def start(self) -> None:
         """Install the collector's view."""

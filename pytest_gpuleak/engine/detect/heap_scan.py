@@ -39,6 +39,11 @@ class ScanDetector:
         """Return whether young objects alone are visible; see `Detector.sees_only_young`."""
         return False
 
+    @property
+    def hides_older(self) -> bool:
+        """Return whether older objects are hidden; see `Detector.hides_older`."""
+        return False
+
     def watch_collections(self, function: Callable[[str], None]) -> None:
         """Call a function before and after each collection in a test: a young one, too, sees garbage of earlier tests."""
         self._callback = lambda phase, _info: function(phase)
