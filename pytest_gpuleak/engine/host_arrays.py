@@ -104,18 +104,16 @@ class HostArrays:
         """Walk over the heap for the record of one more run, and tell whether that run is needed.
 
         Where all arrays on the heap are smaller than what each run must have added, as in a suite of torch alone, they
-        do not explain the growth. Garbage among them only makes them more, so that walk needs no collection.
+        do not explain the growth.
         """
         if self._recorded or self._cut or len(self._grown) < 2 or not self.suspected:
             return False
         with self._guard(EXPLAIN):
-            if self._may_explain(self._knowledge.walk) or self._may_explain(self._walk()):
-                self._before = self._walk(collected=True)
+            walk = self._walk(collected=True)
+            if walk is not None and sum(walk.sizes.values()) > len(self._grown) * self.floor:
+                self._before = walk
         self._recorded = True
         return self._before is not None
-
-    def _may_explain(self, walk: ArrayWalk | None) -> bool:
-        return walk is not None and sum(walk.sizes.values()) > len(self._grown) * self.floor
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:

@@ -90,7 +90,7 @@ class LargeObjects:
     def _large(self, walk: HeapWalk) -> Iterator[tuple[Batch, list[tuple[object, int]]]]:
         sizes = Sizes(maps=self._maps)
         for batch in walk.batches():
-            found = sizes.large(batch.objects, MIN_BYTES)
+            found = sizes.large(batch.objects, batch.type_ids, MIN_BYTES)
             if found:
                 yield batch, found
 
