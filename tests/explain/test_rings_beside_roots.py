@@ -141,7 +141,54 @@ def _packed(torch: Any) -> Any:
     return kept[0]
 
 
-@pytest.mark.parametrize("make", [_attribute, _hook, _hook_of_a_node, _hook_of_a_leaf, _context, _packed])
+def _gradient_of_what_is_no_leaf(torch: Any) -> Any:
+    inner = torch.ones(4, requires_grad=True) * 2
+    inner.retain_grad()
+    loss = (inner * inner).sum()
+    inner.grad = loss.expand(4)
+    return loss
+
+
+def _attribute_of_a_gradient(torch: Any) -> Any:
+    leaf = torch.ones(4, requires_grad=True)
+    loss = (leaf * leaf).sum()
+    loss.backward(retain_graph=True)
+    leaf.grad.of = [loss]
+    return loss
+
+
+def _attribute_of_a_base(torch: Any) -> Any:
+    batch = torch.ones(8)
+    loss = (torch.ones(4, requires_grad=True) * batch[:4]).sum()
+    batch.loss = [loss]
+    return loss
+
+
+def _slot(torch: Any) -> Any:
+    class Slotted(torch.Tensor):  # type: ignore[misc]  # torch is Any here
+        __slots__ = ("loss",)
+
+    saved = torch.ones(4).as_subclass(Slotted)
+    loss = (torch.ones(4, requires_grad=True) * saved).sum().as_subclass(torch.Tensor)
+    saved.loss = [loss]
+    return loss
+
+
+OTHERS = [
+    _attribute,
+    _hook,
+    _hook_of_a_node,
+    _hook_of_a_leaf,
+    _context,
+    _packed,
+    _gradient_of_what_is_no_leaf,
+    _attribute_of_a_gradient,
+    _attribute_of_a_base,
+    _slot,
+]
+
+
+@pytest.mark.parametrize("make", OTHERS)
 def test_other_rings(app: Any, torch: Any, make: Callable[[Any], Any]) -> None:
     app.HISTORY.append(make(torch))
     box = [app.HISTORY[0]]

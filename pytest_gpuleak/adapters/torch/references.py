@@ -20,7 +20,7 @@ from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.hidden_references import Link
 from pytest_gpuleak.heap.reference_counts import LENDS_ARGUMENTS, LOOKUP_REFERENCES, getrefcount
-from pytest_gpuleak.heap.referrers import get_objects
+from pytest_gpuleak.heap.referrers import get_objects, get_referents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -51,6 +51,11 @@ def held_by_torch_alone(tensors: list[Any]) -> set[int]:
                 if getrefcount(tensor) <= LOOKUP_REFERENCES + 1 and access.read(tensor, "_use_count") != 1:
                     found.add(id(tensor))
     return found
+
+
+def may_have_gradient(access: TorchAccess, tensor: Any) -> bool:
+    """Return whether reading ``.grad`` gives no warning (torch/csrc/autograd/python_variable.cpp)."""
+    return bool(access.read(tensor, "is_leaf") or access.read(tensor, "retains_grad"))
 
 
 class LiveTorchObjects:
@@ -192,7 +197,7 @@ class _Finder:
                 base = access.read(tensor, "_base")
                 if id(base) in self._wanted:
                     self._note(tensor, base, "._base")
-            if self._shape(tensor) in shapes and self._may_have_gradient(tensor):
+            if self._shape(tensor) in shapes and may_have_gradient(self._access, tensor):
                 gradient = access.read(tensor, "grad")
                 if id(gradient) in self._wanted:
                     self._note(tensor, gradient, ".grad")
@@ -211,10 +216,6 @@ class _Finder:
             hooks = self._access.read(tensor, _LEAF_HOOKS)
             if hooks is not None and id(hooks) in self._wanted:
                 self._note(tensor, hooks, f".{_LEAF_HOOKS}")
-
-    def _may_have_gradient(self, tensor: Any) -> bool:
-        """Return whether reading ``.grad`` gives no warning (torch/csrc/autograd/python_variable.cpp)."""
-        return bool(self._access.read(tensor, "is_leaf") or self._access.read(tensor, "retains_grad"))
 
     def _shape(self, tensor: Any) -> tuple[int, ...]:
         shape = self._access.read(tensor, "shape")
@@ -261,7 +262,7 @@ class _Finder:
         for tensor in tensors:
             if self._budget.worked(_STEPS_A_READ):
                 break
-            if self._access.read(tensor, "requires_grad") and self._may_have_gradient(tensor):
+            if self._access.read(tensor, "requires_grad") and may_have_gradient(self._access, tensor):
                 found.append((tensor, ".grad"))
         return found
 
@@ -373,14 +374,23 @@ def _leads_back(access: TorchAccess, value: Any) -> bool:
     """Tell whether a value that a graph keeps may lead to what is younger, and so back to the graph.
 
     A node and its tensors refer to what was there before. What comes later is a gradient with a graph, a write in place,
-    a hook, or an attribute.
+    a hook, or an attribute: of the tensor, of its gradient, or of the base that it is a view of.
     """
-    if not access.is_tensor(value) or safe_access.instance_dict(value):
+    if not access.is_tensor(value) or _has_attributes(access, value):
         return True  # what a pack hook made is any object
     if access.read(value, "_backward_hooks") is not None or access.read(value, _LEAF_HOOKS) is not None:
         return True
-    if not access.read(value, "is_leaf"):
-        base = access.read(value, "_base") if access.read(value, "_is_view") else value
-        return bool(access.read(value, "_version")) and not access.read(base, "is_leaf")
-    gradient = access.read(value, "grad")
-    return access.is_tensor(gradient) and bool(access.read(gradient, "requires_grad"))
+    base = access.read(value, "_base") if access.read(value, "_is_view") else None
+    if base is not None:
+        if _leads_back(access, base):
+            return True
+    elif not access.read(value, "is_leaf") and access.read(value, "_version"):
+        return True
+    gradient = access.read(value, "grad") if may_have_gradient(access, value) else None
+    return gradient is not None and bool(access.read(gradient, "requires_grad") or _leads_back(access, gradient))
+
+
+def _has_attributes(access: TorchAccess, tensor: Any) -> bool:
+    """Tell whether a tensor's Python object refers to more than its class and its graph: by its dict, or by slots."""
+    plain = (one for one in get_referents(tensor) if not (safe_access.is_a(one, type) or access.is_node(one)))
+    return any(type(one) is not dict or one for one in plain)  # a read has made an empty one
