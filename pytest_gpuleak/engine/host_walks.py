@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import linecache
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.adapters.creation_lines import MAX_CODE_LENGTH, printable
+from pytest_gpuleak.adapters.creation_lines import code_at
 from pytest_gpuleak.engine.limits import (
     LEAST_ASKED,
     LEAST_EXPLAINED,
@@ -80,6 +79,8 @@ class TracedLines:
 
     def __init__(self, is_user_file: Callable[[str], bool]) -> None:
         self._is_user_file = is_user_file
+        self._known: dict[str, bool] = {}
+        """Whether a file is the user's: to ask takes a hundred times as long while each string made is traced."""
         self.tracing = False
         """Whether the tracing is the plugin's own."""
 
@@ -108,9 +109,11 @@ class TracedLines:
         if not self._knows_any():
             return {}
         arrays = heap.plain(lambda key, size: size >= LEAST_ASKED and before.get(key) != size)
-        lines = {heap.key_of(array): self._of(heap.reader.allocated(array)) for array in arrays[:MOST_ASKED]}
+        del arrays[MOST_ASKED:]
+        places = dict(zip(heap.keys_of(arrays), map(self._place, map(heap.reader.allocated, arrays)), strict=True))
         arrays.clear()
-        return {key: line for key, line in lines.items() if line is not None}
+        origins = {place: self._origin(*place) for place in set(places.values()) if place is not None}
+        return {key: origins[place] for key, place in places.items() if place is not None}
 
     def _knows_any(self) -> bool:
         """Tell whether memory that an array may use was allocated in the run and lives: lines are looked for in a walk.
@@ -124,12 +127,17 @@ class TracedLines:
         # Each begins with its domain and size (Modules/_tracemalloc.c).
         return any(trace[1] >= (LEAST_ASKED if trace[0] else LEAST_PYTHON_OBJECT) for trace in _get_traces())
 
-    def _of(self, value: object) -> Origin | None:
-        """Return the user's innermost line at which an object was allocated; None where it was not traced."""
+    def _place(self, value: object) -> tuple[str, int] | None:
+        """Return the user's innermost file and line at which an object was allocated; None where it was not traced."""
         import tracemalloc
 
         for frame in reversed(tracemalloc.get_object_traceback(value) or ()):  # the innermost frame comes last
-            if self._is_user_file(frame.filename):
-                code = printable(linecache.getline(frame.filename, frame.lineno).strip())[:MAX_CODE_LENGTH]
-                return Origin(frame.filename, frame.lineno, "", code)
+            if frame.filename not in self._known:
+                self._known[frame.filename] = self._is_user_file(frame.filename)
+            if self._known[frame.filename]:
+                return frame.filename, frame.lineno
         return None
+
+    @staticmethod
+    def _origin(file: str, line: int) -> Origin:
+        return Origin(file, line, "", code_at(file, line))

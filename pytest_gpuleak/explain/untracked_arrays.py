@@ -34,6 +34,9 @@ LEAST_HELD: Final = 64 * 1024
 
 _CHUNK: Final = 2048
 
+_TRACED_CHUNK: Final = 65536
+"""The same of a walk under `tracemalloc`, which notes the frames each time that a list grows: few large lists grow less often."""
+
 _NESTED: Final = 3
 
 _HOLD_NOTHING: Final = (str, type(None), CodeType, int)
@@ -110,13 +113,13 @@ class HeapArrays:
         containers = _visible()
         found: list[object] = []
         parts: list[list[object]] = []
-        for start in range(0, len(containers), _CHUNK):
-            parts.append(_worth_a_look(get_referents(*containers[start : start + _CHUNK])))
+        for start in range(0, len(containers), _TRACED_CHUNK):
+            parts.append(_worth_a_look(get_referents(*containers[start : start + _TRACED_CHUNK])))
             for _ in range(_NESTED):
                 arrays = _of_type(parts[-1], array_class)
                 sizes = self.reader.sizes(arrays, self._others)
                 found += [array for array, one in zip(arrays, sizes, strict=True) if wanted(*one)]
-                for inner in map(self.reader.elements, arrays):
+                for inner in filter(None, map(self.reader.elements, arrays)):
                     parts_of_array = _of_type(inner, array_class)
                     found += [one for one in parts_of_array if wanted(*self.reader.sizes([one], self._others)[0])]
                 hidden = [one for kind in (dict, tuple) for one in _of_type(parts[-1], kind)]
@@ -136,10 +139,9 @@ class HeapArrays:
         arrays.clear()
         return ArrayWalk(sizes, {})
 
-    def key_of(self, array: object) -> int:
-        """Return the key of the memory behind an array."""
-        ((key, _),) = self.reader.sizes([array], self._others)
-        return key
+    def keys_of(self, arrays: Sequence[object]) -> list[int]:
+        """Return the key of the memory behind each array."""
+        return [key for key, _ in self.reader.sizes(arrays, self._others)]
 
     def read(self, array: object) -> ArrayReading | None:
         """Return an array's metadata; None if it has no memory on the heap."""
