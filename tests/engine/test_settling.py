@@ -6,13 +6,14 @@ import gc
 import sys
 import threading
 import time
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pytest_gpuleak.engine.settle import steps as settle_steps
-from pytest_gpuleak.engine.settle.steps import Collection, Settling, settle_steps_of
+from pytest_gpuleak.engine.settle.steps import Call, Collection, Settling, settle_steps_of
 from pytest_gpuleak.heap.collector import GcView, epochs_supported
 from pytest_gpuleak.heap.threads import others_work, running_threads
 from pytest_gpuleak.heap.weak_references import has_weak_references
@@ -138,6 +139,53 @@ def test_a_cycle_that_a_thread_drops_while_it_is_waited_for_is_collected(monkeyp
     finally:
         waited_for.set()
         done.set()
+        thread.join()
+
+
+@THREADS
+@pytest.mark.parametrize("by", ["finalizer", "hook"])
+def test_what_a_thread_drops_once_a_finalizer_or_the_hook_has_told_it_to_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """A pool's threads end once the pool is collected, and each drops what it was last given; the test has left nothing."""
+    suspects: list[object] = []
+    made, told, waited_for, dropped, done = (threading.Event() for _ in range(5))
+
+    def nap(_seconds: float) -> None:
+        if told.is_set():
+            waited_for.set()
+            dropped.wait(60)
+
+    def work() -> None:
+        circle = Array()
+        circle.itself = circle
+        suspects.append(circle)
+        made.set()
+        told.wait(60)
+        waited_for.wait(60)
+        del circle
+        dropped.set()
+        done.wait(60)
+
+    before = running_threads()
+    thread = threading.Thread(target=work)
+    thread.start()
+    made.wait(60)
+    try:
+        known = before if by == "finalizer" else running_threads()
+        settling = Settling(suspects, known)
+        monkeypatch.setattr(settle_steps, "sleep", nap)
+        if by == "finalizer":
+            pool = Array()
+            pool.itself = pool
+            weakref.finalize(pool, told.set)
+            del pool
+        hook = () if by == "finalizer" else (Call(told.set),)
+        settling.run(settle_steps_of(UNBOUNDED, NO_FRAMEWORKS, lambda: hook, known))
+        assert not settling.alive
+    finally:
+        for event in (told, waited_for, done):
+            event.set()
         thread.join()
 
 

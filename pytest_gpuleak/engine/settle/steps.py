@@ -153,15 +153,23 @@ def settle_steps_of(
 ) -> Iterator[SettleStep]:
     """Yield the steps for a suspect, each when those before did not suffice; `own` gives the user's.
 
-    `collected` tells that the whole heap was collected since the run. What a thread has dropped since may be in a cycle,
-    and that of two runs would look like growth: so it is waited for before the collection.
+    `collected` tells that the whole heap was collected since the run. What a thread drops may be in a cycle, and that of
+    two runs would look like growth: so the heap is collected after the wait. Threads of the test's own are waited for last,
+    and with steps of the user's all: a finalizer (a pool's) may end them, or such a step.
     """
-    threaded = others_work()
-    yield Waits(known)
-    if threaded or not collected:
+    users = list(own())
+    if others_work() and not users and running_threads() <= known:
+        yield Waits(known)
+        yield full_collection(safeguards)
+        yield from device_steps(safeguards, frameworks)
+        return
+    if not collected:
         yield full_collection(safeguards)
     yield from device_steps(safeguards, frameworks)
-    yield from own()
+    yield from users
+    yield Waits(known)
+    if others_work():
+        yield full_collection(safeguards)
 
 
 def rounds(step: SettleStep, alive: Callable[[], int]) -> Iterator[None]:
