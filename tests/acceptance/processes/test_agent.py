@@ -263,3 +263,65 @@ def test_a_server_that_forks_warns_of_nothing(run: Runner) -> None:
     found = found_in(run, suite, "-W", "error")
     found.result.assert_outcomes(passed=4)
     assert "leaked" not in found.verdicts.values()
+
+
+UVICORN = """
+    import signal, socket, urllib.request
+
+    @pytest.fixture(scope="session")
+    def server():
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [sys.executable, "-m", "uvicorn", "app:app", "--port", str(port), "--workers", "2"]
+        with subprocess.Popen(command) as process:
+            url = f"http://127.0.0.1:{port}"
+            while not both(url, "/health", strict=False):
+                time.sleep(0.1)
+            yield url
+            process.terminate()
+
+    def both(url, path, strict=True):
+        try:
+            first = int(urllib.request.urlopen(url + path).read())
+            os.kill(first, signal.SIGSTOP)  # so that the other worker answers
+            try:
+                second = int(urllib.request.urlopen(url + path, timeout=60 if strict else 1).read())
+            finally:
+                os.kill(first, signal.SIGCONT)
+            return first != second
+        except OSError:
+            assert not strict
+            return False
+
+    def test_first(server): assert both(server, "/health")
+    def test_keeps(server): assert both(server, "/keep")
+    def test_replaces(server): assert both(server, "/replace")
+    def test_replaces_again(server): assert both(server, "/replace")
+    def test_last(server): assert both(server, "/health")
+"""
+
+
+@pytest.mark.slow
+def test_both_workers_of_uvicorn_are_named(run: Runner) -> None:
+    pytest.importorskip("uvicorn")
+    app = """
+        import os
+        BLOCKS, STATE = [], {}
+
+        async def app(scope, receive, send):
+            if scope["type"] != "http":
+                return
+            if scope["path"] == "/keep":
+                BLOCKS.append(bytearray(b"x") * (16 << 20))
+            if scope["path"] == "/replace":
+                STATE["last"] = bytearray(b"x") * (16 << 20)
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": str(os.getpid()).encode()})
+    """
+    pathlib.Path("app.py").write_text(textwrap.dedent(app), encoding="utf-8")
+    found = found_in(run, UVICORN)
+    assert [name for name, verdict in found.verdicts.items() if verdict == "leaked"] == ["test_keeps"]
+    failed = [one for one in found.tests["test_keeps"]["findings"] if one["failed"]]
+    assert len({one["process"]["pid"] for one in failed}) == 2
+    assert all("BLOCKS" in str([one["holder"], one["contributions"]]) for one in failed)
