@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuleak.adapters.torch.lookup import torch_module
 from pytest_gpuleak.heap import safe_access
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SAVED = "_raw_saved_"
+_UNREADABLE: Final = object()
 
 
 class Saved(NamedTuple):
-    """A value that a node saved: a tensor, or what a pack hook made of it; `edge` reads it (``._saved_self``)."""
+    """A value that a node saved: a tensor, what a pack hook made of it, or an unpack hook; `edge` reads it (``._saved_self``)."""
 
     value: Any
     edge: str
@@ -159,10 +160,12 @@ class TorchAccess:
             raws = self.read_node(node, name)
             several = type(raws) is tuple or type(raws) is list
             shown = "saved_tensors" if name == "_raw_saved_tensors" else "_saved_" + name[len(_SAVED) :]
-            hooks = [self._hooked(one) for one in (raws if several else [raws])]
-            values = None if any(hooks) else self.read_node(node, shown)
+            hooks = [self._unpack_hook(one) for one in (raws if several else [raws])]
+            values = self.read_node(node, shown) if all(hook is None for hook in hooks) else None
             for index, one in enumerate(raws if several else [raws]):
                 place = f"[{index}]" if several else ""
+                if hooks[index] is not None and hooks[index] is not _UNREADABLE:
+                    found.append(Saved(hooks[index], f".{name}{place}.unpack_hook"))
                 value, edge = None, f".{shown}{place}"
                 if values is not None:
                     value = values[index] if several and index < len(values) else values
@@ -187,14 +190,14 @@ class TorchAccess:
         return self._saved_names[id(kind)]
 
     @staticmethod
-    def _hooked(saved: Any) -> bool:
-        """Return whether reading a saved tensor would call a user's hook; True if torch is too old to tell."""
+    def _unpack_hook(saved: Any) -> Any:
+        """Return the user's hook that reading a saved tensor would call, or None; `_UNREADABLE` if torch is too old to tell."""
         if saved is None:
-            return False
+            return None
         try:
-            return saved.unpack_hook is not None
+            return saved.unpack_hook
         except Exception:  # noqa: BLE001
-            return True
+            return _UNREADABLE
 
     @staticmethod
     def _data(saved: Any) -> Any:

@@ -133,6 +133,21 @@ def test_what_pack_hooks_made_is_found_and_unpack_hooks_are_not_called(app: Any,
     assert leads_to(text, app) is box[0]
 
 
+def test_what_an_unpack_hook_holds_is_its_graphs(app: Any, torch: Any) -> None:
+    """A checkpoint's hooks hold its function, and so a model; nothing but C++ refers to them."""
+    box = [torch.ones(4)]
+
+    def loss_of(constant: Any) -> Any:
+        with torch.autograd.graph.saved_tensors_hooks(lambda _: None, lambda _: constant):
+            return torch.zeros(4, requires_grad=True).exp().sum()
+
+    app.LOSS = loss_of(box[0])
+    (text,) = texts(box)
+    node = "leaky_app.LOSS.grad_fn.next_functions[0][0]"
+    assert text == f"{node}._raw_saved_result.unpack_hook.__closure__[0].cell_contents"
+    assert leads_to(text, app) is box[0]
+
+
 def test_a_saved_tensor_that_was_written_to_is_read_raw(app: Any, torch: Any) -> None:
     hidden = torch.zeros(4, requires_grad=True) * 2
     app.LOSS = (hidden * hidden).sum()
