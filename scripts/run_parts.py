@@ -6,7 +6,7 @@
 
 A run inside a test collects garbage and searches the heap of the process that it is in, so it takes in step with all that
 this process holds: thousands of collected tests, and torch with its 140,000 objects. So a part is a few files, and the
-tests that need torch are parts of their own, of the files alone that have such tests. Each part's output is printed when it
+tests that need torch are parts of their own, of the files alone that have such tests; no other part imports it. Each part's output is printed when it
 has ended, and what failed once more at the end. The parts of all Pythons are run in one pool: the end of each, when few parts
 are left and a core has nothing to do, would be waited for by itself. The exit status is 0 where every part passed.
 """
@@ -49,7 +49,9 @@ KINDS = ("failed", "passed", "skipped", "xfailed", "xpassed", "warning", "error"
 """What is counted, in pytest's order."""
 WRITTEN_OUT = ("torch", "interpreter", "newest")
 """Markers that the file of a test which has one writes out, as `mark.NAME`."""
-COMPILING = re.compile(r"torch\.optim\b|FakeTensorMode")
+ALL_NEED_TORCH = re.compile(r"^pytestmark = (?:\[[^\]]*)?pytest\.mark\.torch\b", re.MULTILINE)
+"""What a file of tests has that all need torch. It imports torch as it is collected, even where none of its tests is run."""
+COMPILING = re.compile(r"torch\.optim\b|FakeTensorMode|torch\._dynamo")
 """What a file of tests has that imports torch's compiler: making an optimiser, and fake tensors."""
 NO_TESTS = 5
 """pytest's exit status where nothing was collected: a part may have no test for this Python."""
@@ -92,15 +94,23 @@ def parts(python: str, marked: str) -> list[Part]:
     others = [file for file in files if file not in whole_runs]
     found: list[tuple[str, list[str]]] = []
     if "not torch" not in marked:
-        for side in (whole_runs, others):
+        for side, size in ((whole_runs, 2 * FILES_A_PART), (others, 3 * FILES_A_PART)):
             with_torch = [file for file in side if "mark.torch" in texts[file]]
-            # What imports torch's compiler adds 120,000 objects to each search after it, and comes last.
-            found.append(("torch", sorted(with_torch, key=lambda file: bool(COMPILING.search(texts[file])))))
+            # torch's compiler adds 120,000 objects to each search.
+            compiling = [file for file in with_torch if COMPILING.search(texts[file])]
+            found += in_parts("torch", [file for file in with_torch if file not in compiling], size)
+            found += in_parts("torch", compiling, size)
     found += [("not torch", [file]) for file in LONG if file in files]
     for side, size in ((whole_runs, FILES_A_PART), (others, 3 * FILES_A_PART)):
-        short = [file for file in side if file not in LONG]
-        found += [("not torch", short[start : start + size]) for start in range(0, len(short), size)]
-    return [Part(python, expression, files) for expression, files in found if files]
+        short = [file for file in side if file not in LONG and not ALL_NEED_TORCH.search(texts[file])]
+        # Files that draw their examples lie together: hypothesis too is on the heap of all tests of its process.
+        found += in_parts("not torch", sorted(short, key=lambda file: "hypothesis" in texts[file]), size)
+    return [Part(python, expression, files) for expression, files in found]
+
+
+def in_parts(expression: str, files: list[str], size: int) -> list[tuple[str, list[str]]]:
+    """The files, `size` of them at a time, each with the expression."""
+    return [(expression, files[start : start + size]) for start in range(0, len(files), size)]
 
 
 def run_part(part: Part, marked: str) -> tuple[int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import textwrap
 from collections.abc import Callable
@@ -10,9 +11,7 @@ import pytest
 
 from pytest_gpuleak.adapters.torch import cuda_estimate
 
-pytest.importorskip(
-    "torch._dynamo"
-)  # imported here: a run within this process would import it a second time, which fails
+pytestmark = pytest.mark.torch
 
 Estimated = Callable[..., pytest.RunResult]
 QUIET = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:hypothesispytest", "-p", "no:flaky")
@@ -71,6 +70,12 @@ REASONS = {
     "no device was used, and an estimate is of what a test adds on one device",
     "estimated as 4.0 MiB to 8.0 MiB (+-5 %), where 6.0 MiB are allowed: a tensor was copied to the device that it was on, of which one may be the host's",
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiler() -> None:
+    """Import torch's compiler, before pytester notes the modules: a run would import it a second time, which fails."""
+    importlib.import_module("torch._dynamo")
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 from pytest_gpuleak.adapters.torch.cuda_rules import attention_bytes, is_unknown, most_inside, taken_inside  # noqa: E402
