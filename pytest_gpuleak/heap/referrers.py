@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import gc
 from gc import get_referents
+from itertools import compress
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.heap.collector import PausedCollector, get_objects, get_referrers
 from pytest_gpuleak.heap.immortal_containers import are_untracked, immortal_referrers
 from pytest_gpuleak.heap.safe_access import class_module, is_subclass, loaded_module, module_dict, subclasses_named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from pytest_gpuleak.heap.budget import Budget
 
@@ -24,6 +25,7 @@ __all__ = [
     "reaches_everything",
     "referrers",
     "untouchable_modules",
+    "untracked_instances_of",
 ]
 
 SCAN_FROM: Final = 256
@@ -31,6 +33,9 @@ SCAN_FROM: Final = 256
 
 _OBJECTS_A_STEP: Final = 4
 """Objects that a pass of `gc.get_referrers`, written in C, walks over in the time of a step."""
+
+_AT_ONCE: Final = 4_096
+"""Objects whose referents are listed together."""
 
 _UNTOUCHABLE: Final = "_asyncio"
 
@@ -44,6 +49,19 @@ def reaches_everything(value: object) -> bool:
     if is_subclass(kind, type) or is_subclass(kind, ModuleType):
         return True
     return kind is dict and "__name__" in value and "__spec__" in value  # type: ignore[operator]  # a dict, exactly
+
+
+def untracked_instances_of(kinds: Collection[int]) -> list[Any]:
+    """Return the objects of the classes with these ids that visible objects refer to: the collector tracks none of them."""
+    objects, found = get_objects(), dict[int, Any]()
+    for start in range(0, len(objects), _AT_ONCE):
+        # Modules, some of which are untouchable, refer to their dicts, which are visible too.
+        part = [one for one in objects[start : start + _AT_ONCE] if type(one) is not ModuleType]
+        referents = get_referents(*part)
+        chosen = compress(referents, map(kinds.__contains__, map(id, map(type, referents))))
+        found.update((id(one), one) for one in chosen)
+    objects.clear()  # it may hold itself
+    return list(found.values())
 
 
 def untouchable_modules() -> frozenset[int]:

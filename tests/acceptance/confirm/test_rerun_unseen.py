@@ -153,7 +153,15 @@ DRAWING = """
 """
 
 
-@pytest.mark.parametrize("others", ["", "import torch", "STACK.append(numpy.random.Generator(Source(12)).random)"])
+OTHERS = [
+    "",
+    "import torch; STACK.append((lambda own: lambda: torch.rand(1, generator=own).item())(torch.Generator()))",
+    "STACK.append(numpy.random.Generator(Source(12)).random)",
+    "STACK.append(type('Mine', (random.Random,), {})(13).random)",
+]
+
+
+@pytest.mark.parametrize("others", OTHERS)
 def test_all_generators_draw_as_without_the_plugin(run: Runner, others: str) -> None:
     """Wherever they are held. The last generator draws from a source of the user's, which must not be kept alive."""
     pytest.importorskip("numpy")

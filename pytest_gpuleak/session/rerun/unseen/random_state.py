@@ -10,29 +10,31 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.heap.collector import current_view, get_objects, instances_of, whole_heap
+from pytest_gpuleak.heap.classes import direct_subclasses
+from pytest_gpuleak.heap.collector import current_view, instances_of, whole_heap
 from pytest_gpuleak.heap.library_types import extension_class
-from pytest_gpuleak.heap.safe_access import in_package, slot
+from pytest_gpuleak.heap.referrers import untracked_instances_of
+from pytest_gpuleak.heap.safe_access import class_dict, in_package, slot
 from pytest_gpuleak.heap.weak_references import has_weak_references
 from pytest_gpuleak.session.rerun.unseen.restoring import Restore, keep_each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pytest_gpuleak.heap.collector import GcView
 
 
 def keep_random_states() -> Restore:
-    """Note the states of Python's and NumPy's generators, wherever they are held. Frameworks keep their own."""
+    """Note the states of Python's, NumPy's and torch's generators, wherever they are held."""
     kinds = _kinds()
-    found = _FOLLOWED.alive(frozenset(kinds))
+    found = _FOLLOWED.alive(frozenset(kinds), _untracked())
     return keep_each(partial(kinds[id(type(one))], one) for one in found)  # SystemRandom has no state
 
 
 def find_generators() -> None:
     """Walk the heap for generators where the next re-run would have to: that would end its epoch."""
     with suppress(Exception):  # the re-run tries again
-        _FOLLOWED.alive(frozenset(_kinds()))
+        _FOLLOWED.alive(frozenset(_kinds()), _untracked())
 
 
 def _kinds() -> dict[int, Callable[[Any], Restore]]:
@@ -42,12 +44,35 @@ def _kinds() -> dict[int, Callable[[Any], Restore]]:
     reloaded = vars(loaded).get("Random") if type(loaded) is types.ModuleType else None
     generator = extension_class("numpy.random._generator", "Generator")
     legacy = extension_class("numpy.random.mtrand", "RandomState")
-    rows = ((Random, _keep_python), (reloaded, _keep_python), (generator, _keep_numpy), (legacy, _keep_numpy_legacy))
-    return {id(kind): keep for kind, keep in rows if kind is not None}
+    rows = ((generator, _keep_numpy), (legacy, _keep_numpy_legacy))
+    found: dict[int, Callable[[Any], Restore]] = {id(kind): keep for kind, keep in rows if kind is not None}
+    found |= dict.fromkeys(_untracked(), _keep_torchs)
+    for base in (Random, reloaded):
+        if base is not None:
+            found |= dict.fromkeys(map(id, _python_classes(base)), partial(_keep_python, base))
+    return found
 
 
-def _keep_python(generator: Random) -> Restore:
-    return partial(generator.setstate, generator.getstate())
+def _python_classes(base: type) -> Iterator[type]:
+    """Yield a class and those that derive from it, but for what keeps its state in its own way."""
+    yield base
+    for kind in direct_subclasses(base):
+        if not {"getstate", "setstate"}.intersection(class_dict(kind)):
+            yield from _python_classes(kind)
+
+
+def _untracked() -> frozenset[int]:
+    """Return the ids of the loaded classes of generators that the collector does not track."""
+    kind = extension_class("torch._C", "Generator")
+    return frozenset() if kind is None else frozenset((id(kind),))
+
+
+def _keep_python(base: Any, generator: Random) -> Restore:
+    return partial(base.setstate, generator, base.getstate(generator))
+
+
+def _keep_torchs(generator: Any) -> Restore:
+    return partial(generator.set_state, generator.get_state())
 
 
 def _keep_numpy(generator: Any) -> Restore:
@@ -61,30 +86,32 @@ def _keep_numpy_legacy(generator: Any) -> Restore:
 class _Followed:
     """The generators alive: found by one walk over the heap, and from then on among the young before they become old.
 
-    So a re-run looks at the young objects alone. References are weak; but NumPy's generators have no weak references.
-    Those are held, a few kilobytes each without an object of the user's, until nothing else refers to them.
+    So a re-run looks at the young objects alone. References are weak; but the generators of NumPy and torch have no weak
+    references. Those are held, a few kilobytes each without an object of the user's, until nothing else refers to them.
     """
 
     def __init__(self) -> None:
         self._view: weakref.ref[GcView] | None = None
         self._kinds: frozenset[int] = frozenset()
+        self._untracked: frozenset[int] = frozenset()
         self._known: dict[int, weakref.ref[Any]] = {}
         self._held: dict[int, Any] = {}
 
-    def alive(self, kinds: frozenset[int]) -> list[Any]:
-        """Return the generators of the classes with these ids."""
+    def alive(self, kinds: frozenset[int], untracked: frozenset[int]) -> list[Any]:
+        """Return the generators of the classes with these ids, some of which the collector does not track."""
         view = current_view()
         if view is None or not view.sees_only_young:
             with whole_heap():
-                return instances_of(kinds)
+                return _visible(kinds, untracked)
         self._let_go()
         followed = self._view is not None and self._view() is view and self._kinds == kinds
         if followed:
-            found = instances_of(kinds)
+            found = _visible(kinds, untracked)
         else:
             with whole_heap():
-                found = instances_of(kinds)
-            self._view, self._kinds, self._known, self._held = weakref.ref(view), kinds, {}, {}
+                found = _visible(kinds, untracked)
+            self._view, self._kinds, self._untracked = weakref.ref(view), kinds, untracked
+            self._known, self._held = {}, {}
             view.before_aging = self._note_young
         self._note(found)
         found += [one for reference in self._known.values() if (one := reference()) is not None]
@@ -94,8 +121,8 @@ class _Followed:
     def _note_young(self) -> None:
         try:
             # Before each test from the first re-run on, and hardly any makes a generator that outlives it.
-            if self._view is not None and not self._kinds.isdisjoint(map(id, map(type, get_objects()))):
-                self._note(instances_of(self._kinds))
+            if self._view is not None:
+                self._note(_visible(self._kinds, self._untracked))
             self._let_go()
         except Exception:  # noqa: BLE001 - a callback of the collector: the next re-run walks the heap
             self._view = None
@@ -104,7 +131,7 @@ class _Followed:
         for one in found:
             if has_weak_references(one):
                 self._known[id(one)] = weakref.ref(one)
-            elif _is_numpys_own(one):
+            elif id(type(one)) in self._untracked or _is_numpys_own(one):
                 self._held[id(one)] = one
             else:
                 self._view = None  # holding it would hold the user's objects: the next re-run walks the heap
@@ -113,6 +140,10 @@ class _Followed:
         alone = _reference_counts({0: object()})[0]
         counts = _reference_counts(self._held)
         self._held = {key: self._held[key] for key, count in zip(self._held, counts, strict=True) if count > alone}
+
+
+def _visible(kinds: frozenset[int], untracked: frozenset[int]) -> list[Any]:
+    return [*instances_of(kinds), *(untracked_instances_of(untracked) if untracked else ())]
 
 
 def _reference_counts(held: dict[int, Any]) -> list[int]:
