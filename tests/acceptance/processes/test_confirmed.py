@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from tests.conftest import Run, Runner
 
 pytest.importorskip("psutil")
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes are started as on POSIX")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="processes are started as on POSIX"),
+    pytest.mark.usefixtures("warm"),
+]
 
 MIB = 1 << 20
 HEAD = """
