@@ -94,12 +94,11 @@ def parts(python: str, marked: str) -> list[Part]:
     others = [file for file in files if file not in whole_runs]
     found: list[tuple[str, list[str]]] = []
     if "not torch" not in marked:
-        for side, size in ((whole_runs, 2 * FILES_A_PART), (others, 3 * FILES_A_PART)):
+        for side in (whole_runs, others):
             with_torch = [file for file in side if "mark.torch" in texts[file]]
-            # torch's compiler adds 120,000 objects to each search.
-            compiling = [file for file in with_torch if COMPILING.search(texts[file])]
-            found += in_parts("torch", [file for file in with_torch if file not in compiling], size)
-            found += in_parts("torch", compiling, size)
+            # What imports torch's compiler adds 120,000 objects to each search after it, and comes last.
+            with_torch.sort(key=lambda file: bool(COMPILING.search(texts[file])))
+            found += in_parts("torch", with_torch, 3 * FILES_A_PART)
     found += [("not torch", [file]) for file in LONG if file in files]
     for side, size in ((whole_runs, FILES_A_PART), (others, 3 * FILES_A_PART)):
         short = [file for file in side if file not in LONG and not ALL_NEED_TORCH.search(texts[file])]

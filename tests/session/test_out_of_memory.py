@@ -363,6 +363,7 @@ def test_an_account_that_cannot_be_read_costs_one_warning_and_no_outcome(
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_device_that_is_full_is_blamed_on_the_right_earlier_tests(run_wired: Runner) -> None:
     result = run_wired(
         """
