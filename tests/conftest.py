@@ -187,6 +187,16 @@ def fork_server() -> Iterator[ForkServer]:
 
 
 @pytest.fixture(scope="session")
+def warm_torch_server() -> Iterator[ForkServer]:
+    """Forks for runs in processes of their own that need torch, and find the plugin imported too."""
+    from tests.support.forked import ForkServer
+
+    server = ForkServer("torch", "pytest_gpuleak")
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
 def plain_fork_server() -> Iterator[ForkServer]:
     """Forks for runs in processes of their own, which import torch themselves where they need it."""
     from tests.support.forked import ForkServer
@@ -215,7 +225,8 @@ def warm() -> None:
 def forked(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forks each run in a process of its own from one that has imported torch: for tests whose suites import it first."""
     if sys.platform == "linux":
-        request.getfixturevalue("fork_server").use_in(pytester, monkeypatch)
+        server = "warm_torch_server" if "warm" in request.fixturenames else "fork_server"
+        request.getfixturevalue(server).use_in(pytester, monkeypatch)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Runs of pytest in processes of their own that need not import it, nor torch: each is forked from `fork_server.py`.
 
-The server has imported nothing but pytest, and torch where it is asked to, the plugin least of all. What a fork might show in
-another light gets a process that starts from nothing: so does every run where there is no `os.fork`, or with variables that
+The server has imported nothing but pytest, and what it is asked to: the plugin, or torch and the plugin. What a fork might show
+in another light gets a process that starts from nothing: so does every run where there is no `os.fork`, or with variables that
 are read as Python or torch starts.
 """
 

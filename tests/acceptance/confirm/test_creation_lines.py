@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
 
-pytestmark = [pytest.mark.torch, pytest.mark.interpreter, pytest.mark.usefixtures("forked")]
+pytestmark = [pytest.mark.torch, pytest.mark.interpreter, pytest.mark.usefixtures("forked", "warm")]
 
 
 @pytest.fixture(autouse=True)
