@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 from gc import get_referents
-from itertools import compress
+from itertools import compress, filterfalse, repeat
+from operator import is_not
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,8 @@ from pytest_gpuleak.heap.immortal_containers import are_untracked, immortal_refe
 from pytest_gpuleak.heap.safe_access import class_module, is_subclass, loaded_module, module_dict, subclasses_named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
 
     from pytest_gpuleak.heap.budget import Budget
 
@@ -51,15 +53,16 @@ def reaches_everything(value: object) -> bool:
     return kind is dict and "__name__" in value and "__spec__" in value  # type: ignore[operator]  # a dict, exactly
 
 
-def untracked_instances_of(kinds: Collection[int]) -> list[Any]:
+def untracked_instances_of(kinds: AbstractSet[int]) -> list[Any]:
     """Return the objects of the classes with these ids that visible objects refer to: the collector tracks none of them."""
     objects, found = get_objects(), dict[int, Any]()
     for start in range(0, len(objects), _AT_ONCE):
+        part = objects[start : start + _AT_ONCE]
         # Modules, some of which are untouchable, refer to their dicts, which are visible too.
-        part = [one for one in objects[start : start + _AT_ONCE] if type(one) is not ModuleType]
-        referents = get_referents(*part)
-        chosen = compress(referents, map(kinds.__contains__, map(id, map(type, referents))))
-        found.update((id(one), one) for one in chosen)
+        referents = get_referents(*compress(part, map(is_not, map(type, part), repeat(ModuleType))))
+        untracked = list(filterfalse(is_tracked, referents))
+        if not kinds.isdisjoint(map(id, map(type, untracked))):
+            found.update((id(one), one) for one in untracked if id(type(one)) in kinds)
     objects.clear()  # it may hold itself
     return list(found.values())
 
