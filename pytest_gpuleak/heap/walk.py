@@ -34,8 +34,8 @@ _PREHEADER: Final = (1 << 4 | 1 << 3) if version_info >= (3, 12) else 1 << 4 if 
 _PREHEADER_SIZE: Final = 2 * calcsize("P")
 """Bytes before an object with a managed dict or weak references (`_PyType_PreHeaderSize`)."""
 
-_LONGEST_CHARACTER: Final = 8
-"""Bytes that a character of a string takes at most: four, and four of its UTF-8, which CPython may keep beside it."""
+_LONGEST_CHARACTER: Final = 12
+"""Bytes that a character of a string takes at most: four, and as many of its UTF-8 and, up to Python 3.11, as a ``wchar_t``."""
 
 _ITEM_SIZE: Final[Any] = type.__dict__.get("__itemsize__")
 """Reads from a class the size of the items that its objects end in; None on PyPy."""
