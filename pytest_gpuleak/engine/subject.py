@@ -55,10 +55,6 @@ class Subject(Protocol):
         """Return a context from before the first re-run to after the verdict."""
         return contextlib.nullcontext()
 
-    def prepare(self) -> None:
-        """Walk the heap for what a re-run needs to know: within the run, the walk would hide what that makes."""
-        return None  # noqa: RET501 - a default, not an abstract method
-
     def release(self) -> None:
         """Release what its runner would release a moment later."""
         return None  # noqa: RET501 - a default, not an abstract method

@@ -187,7 +187,6 @@ class SuspectCheck:
     def _run_again(self, logs: list[OriginLog] | None = None, *, traced: bool = False) -> str:
         """Run the subject again, and take what it leaves; return what happened instead of passing."""
         runs, tracker, evidence = self._runs, self._tracker, self._evidence
-        self._subject.prepare()
         evidence.expect_run()
         runs.begin_run(self._knowledge.older(tracker).all(), traced=traced)
         with runs.marking(), tracker.frameworks.in_place():

@@ -16,7 +16,6 @@ from pytest_gpuleak.session.rerun.hanging import Hang
 from pytest_gpuleak.session.rerun.rerun import Rerun, limit_of, run_again
 from pytest_gpuleak.session.rerun.unseen.after_verdict import keep_lists, keep_shared_values
 from pytest_gpuleak.session.rerun.unseen.plugins import why_not_again
-from pytest_gpuleak.session.rerun.unseen.random_state import find_generators
 from pytest_gpuleak.session.rerun.unseen.restoring import keep_each
 
 if TYPE_CHECKING:
@@ -92,10 +91,6 @@ class ItemSubject:
             yield
         finally:
             restore()  # not before the verdict: what the re-run has added may hold what leaked
-
-    def prepare(self) -> None:
-        """See `Subject`."""
-        find_generators()
 
     def release(self) -> None:
         """See `Subject`."""

@@ -98,8 +98,11 @@ def test_what_the_first_instance_alone_keeps_does_not_grow(run: Runner, suite: s
     }
     in_a_frame = "TestIt(unittest" in suite
     assert failed == {name: kinds for name, kinds in FAILED.items() if not (in_a_frame and "more" in name)}
-    # Named at once: the next test's setup empties the store, before holders are searched for.
-    assert found.finding("TestIt::test_direct")["holder"]["text"] == "test_it.STORE['w']"
+    # Named at once; without an epoch, after the next test's setup has emptied the store.
+    holder = "unknown: the memory was freed" if in_a_frame else "TestIt instance kept by pytest.value"
+    if "--gpu-leak-scan=scan" not in options:
+        holder = "test_it.STORE['w']"
+    assert found.finding("TestIt::test_direct")["holder"]["text"].startswith(holder)
 
 
 @pytest.mark.parametrize(

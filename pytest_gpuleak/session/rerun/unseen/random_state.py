@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import types
 import weakref
-from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -29,12 +28,6 @@ def keep_random_states() -> Restore:
     kinds = _kinds()
     found = _FOLLOWED.alive(frozenset(kinds), _untracked())
     return keep_each(partial(kinds[id(type(one))], one) for one in found)  # SystemRandom has no state
-
-
-def find_generators() -> None:
-    """Walk the heap for generators where the next re-run would have to: that would end its epoch."""
-    with suppress(Exception):  # the re-run tries again
-        _FOLLOWED.alive(frozenset(_kinds()), _untracked())
 
 
 def _kinds() -> dict[int, Callable[[Any], Restore]]:
