@@ -158,18 +158,17 @@ def settle_steps_of(
     and with steps of the user's all: a finalizer (a pool's) may end them, or such a step.
     """
     users = list(own())
-    if others_work() and not users and running_threads() <= known:
+    waits_first = others_work() and not users and running_threads() <= known
+    if waits_first:
         yield Waits(known)
-        yield full_collection(safeguards)
-        yield from device_steps(safeguards, frameworks)
-        return
-    if not collected:
+    if waits_first or not collected:
         yield full_collection(safeguards)
     yield from device_steps(safeguards, frameworks)
     yield from users
-    yield Waits(known)
-    if others_work():
-        yield full_collection(safeguards)
+    if not waits_first:
+        yield Waits(known)
+        if others_work():
+            yield full_collection(safeguards)
 
 
 def rounds(step: SettleStep, alive: Callable[[], int]) -> Iterator[None]:
