@@ -14,6 +14,7 @@ from pytest_gpuleak.adapters.numpy.dtype_references import DtypeReferences
 from pytest_gpuleak.adapters.numpy.framework import NumpyFramework
 from pytest_gpuleak.adapters.tensorflow.framework import TensorFlowFramework
 from pytest_gpuleak.adapters.torch.framework import TorchFramework
+from pytest_gpuleak.heap.library_types import extension_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,6 +83,11 @@ def finders() -> list[NativeEdgeFinder]:
 def may_have_untracked_arrays() -> bool:
     """Tell, in a fraction of a microsecond, whether a library whose arrays the collector does not track is imported."""
     return sys.modules.get("numpy") is not None
+
+
+def untracked_generator_class() -> type | None:
+    """Return the class of random generators that the collector does not track; None until it is imported."""
+    return extension_class("torch._C", "Generator")
 
 
 def opened_count() -> int:

@@ -9,6 +9,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.adapters.registry import untracked_generator_class
 from pytest_gpuleak.heap.classes import direct_subclasses
 from pytest_gpuleak.heap.collector import current_view, instances_of, whole_heap
 from pytest_gpuleak.heap.library_types import extension_class
@@ -56,7 +57,7 @@ def _python_classes(base: type) -> Iterator[type]:
 
 def _untracked() -> frozenset[int]:
     """Return the ids of the loaded classes of generators that the collector does not track."""
-    kind = extension_class("torch._C", "Generator")
+    kind = untracked_generator_class()
     return frozenset() if kind is None else frozenset((id(kind),))
 
 
