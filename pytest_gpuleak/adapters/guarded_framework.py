@@ -264,6 +264,7 @@ class _GuardedFinder(Guarded, ReferenceFinder):
         super().__init__(complete(finder, FINDER_MEMBERS, WrongAnswer), guard)
 
     held_alone = asked("held_alone", answers.ids, set)
+    below = asked("below", list, list, optional=True)
     may_close_rings = asked("may_close_rings", answers.truth, bool)
     root_of = asked("root_of", answers.clean, str)
 

@@ -195,6 +195,9 @@ class ReferenceFinder(Protocol):
     def held_alone(self, arrays: list[Any]) -> set[int]:
         """Return the ids of arrays that native code alone keeps alive. References from the list do not count."""
 
+    def below(self, objects: Sequence[object]) -> Sequence[object]:
+        """Return what native code keeps alive for these objects: gradients, what an array is a view of. It may be left out."""
+
     def may_close_rings(self, arrays: Sequence[object]) -> bool:
         """Return whether a reference cycle through native code may keep one of the arrays alive."""
 

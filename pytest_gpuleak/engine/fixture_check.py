@@ -96,7 +96,7 @@ class FixtureCheck:
         runs = Runs(tracker, guard)
         runs.end_run(arrays, (), is_user_file=self._knowledge.is_user_file)
         steps = settle_steps_of(
-            self._knowledge.safeguards, tracker.frameworks, lambda: self._settle_steps(nodeid), tracker.threads
+            self._knowledge.safeguards, tracker.frameworks, self._settle_steps(nodeid), tracker.threads, lambda _: True
         )
         runs.settle(steps)
         holders = Holders(tracker, self._knowledge, runs, guard)

@@ -57,19 +57,29 @@ class Holders:
         self.search_cut = ""
         """Where the search stopped before its end; empty where it did not."""
 
-    def reach(self, wanted: Sequence[Left], fixtures: Sequence[object]) -> None:
+    def name(self, wanted: Sequence[Left], fixtures: Sequence[object]) -> None:
+        """Name those of the `wanted` that have no name yet, if lasting roots lead to all of them."""
+        self.reach([left for left in wanted if left.index not in self._known], fixtures)
+
+    def reach(self, wanted: Sequence[Left], fixtures: Sequence[object], older: Sequence[Left] = ()) -> bool:
         """Name the `wanted`, if lasting roots lead to all of them, by a walk that takes milliseconds.
 
-        `fixtures` are pytest's definitions of wider fixtures.
+        `fixtures` are pytest's definitions of wider fixtures. Tell whether the roots lead to the `older` arrays, too: then
+        none of all these is garbage.
         """
-        wanted = [left for left in wanted if left.index not in self._known]
         if not wanted or len(wanted) > MOST_ASKED or not self._tracker.detector.hides_older:
-            return
+            return False
         with self._guard(RECOGNISE):
             arrays = self.runs.objects(wanted)
             hidden = {left.held.reading.identity for left in wanted}.difference(map(id, arrays))
+            by_id = {left.held.reading.identity: left for left in older}
             finders = self._tracker.frameworks.reference_finders()
-            self._take_reached(wanted, arrays, self._knowledge.roots.reach(arrays, finders, fixtures, hidden))
+            found = self._knowledge.roots.reach(arrays, finders, fixtures, hidden, by_id.keys())
+            real = self._real(found.older)
+            met = sum(id(one) in real and self.runs.is_left(one, by_id[id(one)]) for one in found.older)
+            found.older.clear()
+            return self._take_reached(wanted, arrays, found.explanations) and met == len(older)
+        return False
 
     def reach_up(self) -> None:
         """Name the arrays of the first run that have no name yet, if lasting roots lead to all of them.
@@ -87,14 +97,19 @@ class Holders:
                 found = self._knowledge.roots.reach_up(arrays, self._tracker.frameworks.reference_finders())
             self._take_reached(wanted, arrays, found)
 
-    def _take_reached(self, wanted: Sequence[Left], arrays: list[object], found: Sequence[Explanation] | None) -> None:
+    def _take_reached(self, wanted: Sequence[Left], arrays: list[object], found: Sequence[Explanation] | None) -> bool:
         by_id = {left.held.reading.identity: left for left in wanted}
-        # What was told by its id may be gone, and another object have it.
-        real = set(map(id, select_arrays(arrays, array_types(self._tracker.guarded_arrays))))
+        real, named = self._real(arrays), 0
         for array, explanation in zip(arrays, found or (), strict=found is not None):
             if id(array) in real and self.runs.is_left(array, by_id[id(array)]):
-                self._known[by_id[id(array)].index] = explanation
+                self._known.setdefault(by_id[id(array)].index, explanation)
+                named += 1
         arrays.clear()
+        return named == len(wanted)
+
+    def _real(self, objects: list[object]) -> set[int]:
+        """Return the ids of arrays: what was told by its id may be gone, and another object have it."""
+        return set(map(id, select_arrays(objects, array_types(self._tracker.guarded_arrays))))
 
     def count_graphs(self) -> None:
         """Count what the autograd graphs behind the first run's arrays retain: counters see it too."""

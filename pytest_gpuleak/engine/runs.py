@@ -267,6 +267,10 @@ class Runs:
         """Return what is alive, or what is alive of the last run."""
         return [left for left in self._left if left.cause is None and (not of_last or left.run == self.count - 1)]
 
+    def older_living(self) -> list[Left]:
+        """Return the followed older arrays that are alive."""
+        return [left for left in self._older if left.cause is None]
+
     def suspects(self, *, of_last: bool = False) -> list[Left]:
         """Return what is alive, or what is alive of the last run, and not kept by the test's runner alone."""
         return [left for left in self.living(of_last=of_last) if left.index not in self._kept]

@@ -104,7 +104,6 @@ class SuspectCheck:
             if not any(comparison.added[-1:]) and not comparison.doubtful:
                 self._step = "7 everything new replaces something" if runs.living(of_last=True) else "7 nothing new"
             else:
-                self._name_living()
                 self._settle()  # 8
                 comparison = self._compare()
                 self._step = "9 settled"
@@ -146,20 +145,21 @@ class SuspectCheck:
 
     def _name_living(self, *, of_last: bool = False) -> None:
         """Name what was left, or what the last run left, while it can be told from older objects, as far as a walk can."""
-        self._holders.reach(self._runs.suspects(of_last=of_last), self._subject.fixtures())
+        self._holders.name(self._runs.suspects(of_last=of_last), self._subject.fixtures())
 
     def _settle(self) -> None:
-        tracker = self._tracker
-        self._runs.settle(
-            settle_steps_of(
-                self._knowledge.safeguards,
-                tracker.frameworks,
-                self._subject.settle_steps,
-                tracker.threads,
-                collected=self._runs.collected,
-            )
-        )
+        safeguards, tracker, users = self._knowledge.safeguards, self._tracker, self._subject.settle_steps()
+        self._runs.settle(settle_steps_of(safeguards, tracker.frameworks, users, tracker.threads, self._may_be_garbage))
         self._runs.forget_shared_dead()
+
+    def _may_be_garbage(self, waited: bool) -> bool:
+        """Tell whether a collection may free what is followed: not where lasting roots lead to all of it."""
+        runs = self._runs
+        if runs.collected and not waited:
+            return False
+        if self._evidence.suspects_beside():
+            return True
+        return not self._holders.reach(runs.suspects(), self._subject.fixtures(), runs.older_living())
 
     def _run_for_lines(self, *, recorded: bool = False) -> None:
         """Run once more, traced for the lines that make what fails; `recorded`, for what it adds to the host's memory."""

@@ -8,7 +8,7 @@ from pytest_gpuleak.explain.paths import pattern_of, unfinished
 from pytest_gpuleak.explain.roots.roots import RANKS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from pytest_gpuleak.explain.paths import Writer
     from pytest_gpuleak.explain.reference_graph import Forest, Graph
@@ -63,14 +63,12 @@ class Answers:
         """Return the objects on the path from the root's object down to a target."""
         return [self._graph.objects[node] for node in self.by_target[target].forest.chain(target)]
 
-    def deepest(self) -> dict[str, tuple[Root, object, int]]:
-        """Return by the roots' texts: the root, its object, and the number of objects on the longest path below it."""
-        found: dict[str, tuple[Root, object, int]] = {}
+    def roots(self) -> Collection[tuple[Root, object]]:
+        """Return the roots, each once, with its object."""
+        found: dict[str, tuple[Root, object]] = {}
         for target, (root, _, _, forest) in self.by_target.items():
-            length = forest.distance[target] - root.hops + 1
-            known, value, longest = found.get(root.text, (root, self._graph.objects[forest.top[target]], 0))
-            found[root.text] = (known, value, max(length, longest))
-        return found
+            found.setdefault(root.text, (root, self._graph.objects[forest.top[target]]))
+        return found.values()
 
     def _follow(
         self, forest: Forest, target: int, writer: Writer, followed: dict[int, Reached], budget: Budget

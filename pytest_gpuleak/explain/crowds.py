@@ -102,10 +102,10 @@ class _Crowd:
     def _explain(self, sample: list[object], own: set[int]) -> None:
         tops: list[tuple[Root, Any]] = []
 
-        def note(root: Root, value: object, length: int) -> None:
+        def note(root: Root, value: object) -> None:
             tops.append((root, value))
             if self._remember is not None:
-                self._remember(root, value, length)
+                self._remember(root, value)
 
         budget = self._budget.part(ROUND_STEPS)
         found = searching.explain(

@@ -39,7 +39,7 @@ def explain(  # noqa: PLR0913 - what may be told of a search, each by its name
         targets: live objects; the sequence itself never counts as a holder.
         ignore: ids of the caller's containers and frames that refer to the targets and do not count either.
         budget: where the search stops, None: after `SEARCH_STEPS`. Naming the answers takes up to `WRITING_STEPS` more.
-        remember: called with each root, its object, and the length of the longest path below it. It must not keep them.
+        remember: called with each root and its object. It must not keep them.
         known: references that do not count.
         frameworks: tell what their native code holds; None: the plugin's own.
         groups: by a target's id the group, such as a test's, of which one target gets further holders for each root.

@@ -10,7 +10,7 @@ import dataclasses
 import types
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuleak.explain.roots.module_names import module_names
 from pytest_gpuleak.explain.roots.root import LASTING
@@ -41,19 +41,15 @@ MAX_WALKED: Final = 20_000
 STEPS: Final = 5_000_000
 """Steps (`heap.budget`) of the search among what the walk has met."""
 
-MAX_DEPTH: Final = 8
-"""References from a global to what it holds."""
-
 _HARNESS: Final = ("_pytest", "pluggy")
 """Packages whose objects lead to all tests, and are not followed."""
 
 
 @dataclasses.dataclass
 class _Known:
-    """A root met before, and the longest distance to an array. It refers to no user object."""
+    """A root met before. It refers to no user object."""
 
     root: Root
-    depth: int
     reference: weakref.ref[Any] | None
 
     def holders(self) -> Iterator[tuple[Any, Any]]:
@@ -68,8 +64,15 @@ class _Known:
             yield None, safe_access.resolve(self.root.module, self.root.name)
 
 
+class Reached(NamedTuple):
+    """What a walk down has shown: the `explanations` of its targets, None where it has not met all; `older` objects it met."""
+
+    explanations: list[Explanation] | None
+    older: list[object]
+
+
 class LastingRoots:
-    """Knows roots by names, depths and weak references. `is_user_file` tells which modules are the user's own."""
+    """Knows roots by names and weak references. `is_user_file` tells which modules are the user's own."""
 
     def __init__(self, is_user_file: Callable[[str], bool]) -> None:
         self._known: dict[str, _Known] = {}
@@ -77,8 +80,8 @@ class LastingRoots:
         self._loaded: ModuleNames | None = None
         self._names: list[str] = []
 
-    def remember(self, root: Root, value: object, length: int) -> None:
-        """Remember a root found by a search of the whole heap; its longest path to an array has `length` objects."""
+    def remember(self, root: Root, value: object) -> None:
+        """Remember a root found by a search of the whole heap, with its object."""
         if root.rank not in LASTING:
             return
         known = self._known.pop(root.text, None)
@@ -89,8 +92,7 @@ class LastingRoots:
                     reference = weakref.ref(value)
                 except TypeError:
                     return
-            known = _Known(root, 0, reference)
-        known.depth = max(known.depth, length)
+            known = _Known(root, reference)
         self._known[root.text] = known  # moved to the end, as met last
         if len(self._known) > MAX_KNOWN:
             del self._known[next(iter(self._known))]
@@ -101,11 +103,13 @@ class LastingRoots:
         frameworks: Sequence[ReferenceFinder],
         fixtures: Sequence[object] = (),
         hidden: Collection[int] = (),
-    ) -> list[Explanation] | None:
-        """Explain the targets if the roots lead to all of them; None where the walk has not shown that.
+        older: Collection[int] = (),
+    ) -> Reached:
+        """Explain the targets if the roots lead to all of them, and return those of the `older` objects that the walk meets.
 
         Call it while the collector hides older objects. `targets` are visible, `fixtures` pytest's definitions of the wider
-        fixtures that may be set up. Targets that are `hidden` are told by id, and added where the walk meets them.
+        fixtures that may be set up. Targets that are `hidden` are told by id, as the `older` are, and added where the walk
+        meets them.
         """
         from pytest_gpuleak.explain.search import Question, Search
 
@@ -113,26 +117,28 @@ class LastingRoots:
             visible = get_objects()
             young = set(map(id, visible))
             visible.clear()
-            above = _Walk(young, hidden)
+            above = _Walk(young, {*hidden, *older})
             for known in self._known.values():
                 for namespace, value in known.holders():
                     if namespace is not None:
                         above.add(value, namespace)
-                    above.follow(value, known.depth)
+                    above.follow(value)
             for definition in fixtures:
                 above.follow_fixture(definition)
             for module, namespace in self._namespaces():
                 above.follow_globals(module, namespace)
-            above.run()
-            if len(above.met) < len(hidden):
-                return None
-            targets += above.met.values()
-            ignore = {id(targets), id(fixtures), id(above.met)}
+            above.run(frameworks)
+            met = [above.met[one] for one in older if one in above.met]
+            found = [above.met[one] for one in hidden if one in above.met]
+            if len(found) < len(hidden):
+                return Reached(None, met)
+            targets += found
+            ignore = {id(targets), id(fixtures), id(above.met), id(found), id(met)}
             question = Question(targets, Budget(STEPS), ignore, above.found, walks=False, frameworks=frameworks)
             search = Search(question)
             search.run()
             reached = search.found(LASTING) == len(set(map(id, targets)))
-            return search.explanations() if reached else None
+            return Reached(search.explanations() if reached else None, met)
 
     def reach_up(self, targets: list[object], frameworks: Sequence[ReferenceFinder]) -> list[Explanation] | None:
         """Like `reach`, by a search up through the visible whole heap, and remember the roots."""
@@ -172,19 +178,24 @@ class _Walk:
         self.met: dict[int, Any] = {}
         self._young = young
         self._wanted = wanted
-        self._pending: deque[tuple[Any, int]] = deque()
+        self._objects: list[Any] = []
+        self._pending: deque[Any] = deque()
         self._harness: dict[int, bool] = {}
 
     def add(self, value: object, holder: object) -> None:
         """Note that `holder` refers to a value."""
         self.found.setdefault(id(value), []).append(holder)
+        self._meet(value)
+
+    def _meet(self, value: object) -> None:
+        self._objects.append(value)
         if id(value) in self._wanted:
             self.met[id(value)] = value
 
-    def follow(self, value: object, depth: int) -> None:
-        """Walk down from a value, `depth` references deep."""
+    def follow(self, value: object) -> None:
+        """Walk down from a value."""
         if value is not None and is_tracked(value):
-            self._pending.append((value, depth))
+            self._pending.append(value)
 
     def follow_globals(self, module: str, namespace: dict[str, Any]) -> None:
         """Walk down from a module's globals."""
@@ -193,7 +204,7 @@ class _Walk:
                 self.add(value, namespace)
                 # By its loader and its specification a module leads to pytest's configuration.
                 if not (type(name) is str and name.startswith("__")) and _may_hold(value, module):
-                    self.follow(value, MAX_DEPTH)
+                    self.follow(value)
 
     def follow_fixture(self, definition: object) -> None:
         """Walk down from the value of pytest's `FixtureDef`, and no other way: it leads to all of pytest."""
@@ -206,14 +217,14 @@ class _Walk:
                 if child is result or child is attributes:
                     self.add(child, holder)
         self.add(result[0], result)
-        self.follow(result[0], MAX_DEPTH)
+        self.follow(result[0])
 
-    def run(self) -> None:
-        """Walk, as far as `MAX_WALKED` references."""
+    def run(self, frameworks: Sequence[ReferenceFinder]) -> None:
+        """Walk, as far as `MAX_WALKED` references, and to what native code keeps for the objects met."""
         met: set[int] = set()
         room = MAX_WALKED
         while self._pending and room > 0:
-            parent, depth = self._pending.popleft()
+            parent = self._pending.popleft()
             if id(parent) in met:
                 continue
             met.add(id(parent))
@@ -222,8 +233,11 @@ class _Walk:
                 if room < 0:
                     break  # one list may hold millions
                 self.add(child, parent)
-                if depth > 1 and id(child) not in self._young and not self._leads_away(child):
-                    self._pending.append((child, depth - 1))
+                if id(child) not in self._young and not self._leads_away(child):
+                    self._pending.append(child)
+        for framework in frameworks if len(self.met) < len(self._wanted) else ():
+            for value in framework.below(self._objects):
+                self._meet(value)
 
     def _leads_away(self, value: object) -> bool:
         kind = type(value)

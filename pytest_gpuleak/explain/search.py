@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.roots.roots import Root
     from pytest_gpuleak.model.findings import Holder
 
-    Remember = Callable[[Root, object, int], None]
+    Remember = Callable[[Root, object], None]
 
 SEARCH_STEPS: Final = 50_000_000
 """Steps (`heap.budget`) of a search unless the caller states others: a hundred passes over a heap of half a million objects."""
@@ -331,8 +331,8 @@ class Search:
         """Return one explanation a target, in the given order. For `remember` and `groups` see `explain`."""
         answers = self.answers()
         if remember is not None:
-            for root, value, length in answers.deepest().values():
-                remember(root, value, length)
+            for root, value in answers.roots():
+                remember(root, value)
         written: dict[int, Explanation] = {}
         rootless = [node for node in dict.fromkeys(self._order) if node not in answers.by_target]
         found = self._rootless(rootless)

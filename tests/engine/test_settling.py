@@ -133,7 +133,7 @@ def test_a_cycle_that_a_thread_drops_while_it_is_waited_for_is_collected(monkeyp
         settling.run([Collection(2)])
         assert len(settling.alive) == 1
         monkeypatch.setattr(settle_steps, "sleep", nap)
-        settling.run(settle_steps_of(UNBOUNDED, NO_FRAMEWORKS, tuple, known, collected=True))
+        settling.run(settle_steps_of(UNBOUNDED, NO_FRAMEWORKS, (), known, bool))
         assert waited_for.is_set()
         assert not settling.alive
     finally:
@@ -181,7 +181,7 @@ def test_what_a_thread_drops_once_a_finalizer_or_the_hook_has_told_it_to_is_wait
             weakref.finalize(pool, told.set)
             del pool
         hook = () if by == "finalizer" else (Call(told.set),)
-        settling.run(settle_steps_of(UNBOUNDED, NO_FRAMEWORKS, lambda: hook, known))
+        settling.run(settle_steps_of(UNBOUNDED, NO_FRAMEWORKS, hook, known, lambda _: True))
         assert not settling.alive
     finally:
         for event in (told, waited_for, done):

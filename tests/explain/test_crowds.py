@@ -108,7 +108,7 @@ def test_roots_are_told_as_those_of_a_few_are(app: Any) -> None:
     app.HELD = list(targets)
     told: list[str] = []
     explain_crowd(
-        targets, ignore={id(targets)}, budget=Budget(10**9), remember=lambda root, value, length: told.append(root.text)
+        targets, ignore={id(targets)}, budget=Budget(10**9), remember=lambda root, value: told.append(root.text)
     )
     assert set(told) == {"leaky_app.HELD"}
 

@@ -39,7 +39,7 @@ class Epoch:
         """Look for the buffers that were born in the epoch."""
         arrays = self._detector.look()
         try:
-            return roots.reach(arrays, (), fixtures)
+            return roots.reach(arrays, (), fixtures).explanations
         finally:
             arrays.clear()
 
@@ -120,7 +120,7 @@ def test_a_root_that_a_search_has_found_is_known(installed: Any, roots: LastingR
     installed.CACHE.append(Buffer())
     assert epoch.reach(roots) is None
     root = Root(EDITABLE, "module", "installed_library.CACHE", 1, "installed_library", "CACHE")
-    roots.remember(root, installed.CACHE, 2)
+    roots.remember(root, installed.CACHE)
     assert texts(epoch.reach(roots)) == ["installed_library.CACHE[0]"]
 
 
@@ -128,7 +128,7 @@ def test_a_known_root_may_be_gone(
     installed: Any, app: Any, roots: LastingRoots, epoch: Epoch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = Root(EDITABLE, "module", "installed_library.CACHE", 1, "installed_library", "CACHE")
-    roots.remember(root, installed.CACHE, 2)
+    roots.remember(root, installed.CACHE)
     monkeypatch.delattr(installed, "CACHE")
     app.HISTORY.append(Buffer())
     assert texts(epoch.reach(roots)) == ["leaky_app.HISTORY[0]"]
@@ -137,7 +137,7 @@ def test_a_known_root_may_be_gone(
 def test_what_does_not_outlive_a_test_is_not_remembered(installed: Any, roots: LastingRoots, epoch: Epoch) -> None:
     installed.CACHE.append(Buffer())
     root = Root(RUNNING, "frame", "frame of test_one", 0, "installed_library", "CACHE")
-    roots.remember(root, installed.CACHE, 2)
+    roots.remember(root, installed.CACHE)
     assert epoch.reach(roots) is None
 
 
@@ -158,6 +158,14 @@ def test_garbage_is_not_reached(app: Any, roots: LastingRoots, epoch: Epoch) -> 
     assert epoch.reach(roots) is None
 
 
+def test_older_objects_are_told_by_id(app: Any, installed: Any, roots: LastingRoots) -> None:
+    app.HISTORY.append(kept := Buffer())
+    installed.CACHE.append(unmet := Buffer())
+    with _epoch():
+        found = roots.reach([], (), older={id(kept), id(unmet)})
+    assert found.older == [kept]
+
+
 def test_it_keeps_nothing_alive(app: Any, installed: Any, roots: LastingRoots, epoch: Epoch) -> None:
     class Box:
         """Can be referred to weakly."""
@@ -169,7 +177,7 @@ def test_it_keeps_nothing_alive(app: Any, installed: Any, roots: LastingRoots, e
     app.HISTORY.append(box)
     witnesses = [weakref.ref(box), weakref.ref(box.item)]
     root = Root(EDITABLE, "fixture", "fixture 'box'")
-    roots.remember(root, box, 2)
+    roots.remember(root, box)
     del box
     assert epoch.reach(roots) is not None
     app.HISTORY.clear()
@@ -197,7 +205,22 @@ def test_a_graph_leads_to_what_it_keeps(app: Any, roots: LastingRoots, epoch: Ep
     del weight
     from pytest_gpuleak.adapters.torch.references import TorchReferences
 
-    assert texts(roots.reach(arrays, (TorchReferences(),))) == [
+    assert texts(roots.reach(arrays, (TorchReferences(),)).explanations) == [
         "leaky_app.HISTORY[0]",
         "leaky_app.HISTORY[0].grad_fn.next_functions[0][0].next_functions[0][0].variable",
     ]
+
+
+@pytest.mark.torch
+def test_a_walk_meets_what_native_code_keeps_for_older_objects(app: Any, roots: LastingRoots) -> None:
+    torch: Any = pytest.importorskip("torch", reason="torch is not installed")
+    from pytest_gpuleak.adapters.torch.references import TorchReferences
+
+    weight, base = torch.ones(4, requires_grad=True), torch.ones(4)
+    weight.sum().backward()
+    gradient = weight.grad
+    app.HISTORY.extend([(weight * 2).sum(), base[:2]])
+    wanted = {id(weight), id(gradient), id(base)}
+    with _epoch():
+        found = roots.reach([], (TorchReferences(),), older=wanted)
+    assert set(map(id, found.older)) == wanted

@@ -16,7 +16,7 @@ KINDS: tuple[Kind, ...] = (
         "buffers that earlier tests have filled",
         "a full buffer lets go of one for each that it takes; what a list keeps beside it grows",
         """
-RECENT, OLD, KEPT = collections.deque(maxlen=2), [], []
+RECENT, ROUND, OLD, KEPT = collections.deque(maxlen=2), collections.deque(maxlen=3), [], []
 
 @functools.lru_cache(maxsize=2)
 def cached(key):
@@ -29,6 +29,7 @@ def recent():
 def test_fill(recent):
     for key in range(4):
         RECENT.append(torch.ones(100))
+        ROUND.append(cycle(torch.ones(130)))
         recent.append(torch.ones(70))
         cached(-key)
     OLD[:] = [torch.ones(200) for _ in range(40)]
@@ -36,6 +37,14 @@ def test_fill(recent):
 @pytest.mark.parametrize("i", range(5))
 def test_recent(i):
     RECENT.append(torch.ones(100))
+
+@pytest.mark.parametrize("i", range(5))
+def test_recent_in_cycles(i):
+    ROUND.append(cycle(torch.ones(130)))
+
+def test_leaks_beside_cycles():
+    ROUND.append(cycle(torch.ones(130)))
+    KEPT.append(torch.ones(130))
 
 @pytest.mark.parametrize("i", range(5))
 def test_recent_of_fixture(i, recent):

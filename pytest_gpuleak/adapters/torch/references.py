@@ -330,6 +330,14 @@ class TorchReferences:
         """Return the ids of tensors that torch's C++ owners alone keep alive."""
         return held_by_torch_alone(arrays)
 
+    def below(self, objects: Sequence[object]) -> list[object]:
+        """Return what autograd graphs, gradients and views keep for the tensors among these objects."""
+        access = TorchAccess.of_loaded()
+        if access is None:
+            return []
+        with access.quiet(), no_backward_running() as resting:
+            return list(_below(access, list(filter(access.is_tensor, objects)))) if resting else []
+
     def may_close_rings(self, arrays: Sequence[object]) -> bool:
         """Return whether a cycle may lead through one of the tensors' autograd graphs (see `_leads_back`)."""
         access = TorchAccess.of_loaded()
@@ -341,6 +349,23 @@ class TorchReferences:
     def root_of(self, value: object) -> str:
         """Return ``hooks of an autograd graph`` for a dict of hooks; else empty."""
         return "hooks of an autograd graph" if is_hook_dict(value) else ""
+
+
+def _below(access: TorchAccess, tensors: Sequence[Any]) -> Iterator[object]:
+    walk = GraphWalk(access, Budget(_RING_STEPS))
+    for tensor in tensors:
+        node = None if access.read(tensor, "is_leaf") else access.grad_fn(tensor)
+        if node is not None:
+            walk.start(node, tensor, "")
+    kept = list(tensors)
+    for node in walk.walk():
+        kept += (access.variable(node), *(saved.value for saved in access.saved(node)))
+    for value in filter(access.is_tensor, kept):
+        yield value
+        if access.read(value, "_is_view"):
+            yield access.read(value, "_base")
+        if may_have_gradient(access, value):
+            yield access.read(value, "grad")
 
 
 def _has_graph(access: TorchAccess, value: Any) -> bool:

@@ -13,7 +13,7 @@ from pytest_gpuleak.heap.threads import others_work, running_threads
 from pytest_gpuleak.heap.weak_references import weak_reference
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
     from pytest_gpuleak.adapters.frameworks import Frameworks
@@ -146,28 +146,26 @@ def device_steps(safeguards: Safeguards, frameworks: Frameworks) -> list[SettleS
 def settle_steps_of(
     safeguards: Safeguards,
     frameworks: Frameworks,
-    own: Callable[[], Iterable[SettleStep]],
+    users: Sequence[SettleStep],
     known: frozenset[int],
-    *,
-    collected: bool = False,
+    may_be_garbage: Callable[[bool], bool],
 ) -> Iterator[SettleStep]:
-    """Yield the steps for a suspect, each when those before did not suffice; `own` gives the user's.
+    """Yield the steps for a suspect, each when those before did not suffice; `users` are the user's.
 
-    `collected` tells that the whole heap was collected since the run. What a thread drops may be in a cycle, and that of
-    two runs would look like growth: so the heap is collected after the wait. Threads of the test's own are waited for last,
-    and with steps of the user's all: a finalizer (a pool's) may end them, or such a step.
+    `may_be_garbage` tells whether a collection may free anything, and is told whether threads were waited for: what a thread
+    drops may be in a cycle, and that of two runs would look like growth. Threads of the test's own are waited for last, and
+    with steps of the user's all: a finalizer (a pool's) may end them, or such a step.
     """
-    users = list(own())
     waits_first = others_work() and not users and running_threads() <= known
     if waits_first:
         yield Waits(known)
-    if waits_first or not collected:
+    if may_be_garbage(waits_first):
         yield full_collection(safeguards)
     yield from device_steps(safeguards, frameworks)
     yield from users
     if not waits_first:
         yield Waits(known)
-        if others_work():
+        if others_work() and may_be_garbage(True):
             yield full_collection(safeguards)
 
 
