@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest.assertion.rewrite import AssertionRewritingHook
 
 from pytest_gpuleak import hookspecs
 from pytest_gpuleak.session import options
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-
-
-@contextmanager
-def no_rewriting() -> Iterator[None]:
-    """Keep pytest's rewriting of asserts away from what is imported within: it would double the time of the start."""
-    hooks = [(place, hook) for place, hook in enumerate(sys.meta_path) if isinstance(hook, AssertionRewritingHook)]
-    for place, _ in reversed(hooks):
-        del sys.meta_path[place]
-    try:
-        yield
-    finally:
-        for place, hook in hooks:
-            sys.meta_path.insert(place, hook)
+    from collections.abc import Generator
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
@@ -40,8 +25,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Watch the collector before a conftest.py can bind its functions, and devices before one can initialise any."""
     if not options.is_switched_off(early_config) and _read_value(early_config, ""):
         try:
-            with no_rewriting():
-                from pytest_gpuleak.session.run import watch_process
+            from pytest_gpuleak.session.run import watch_process
         except Exception as error:
             if not _is_unknown():
                 raise
@@ -56,15 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if options.is_switched_off(config):
         return
     if _read_value(config, "") and not config.pluginmanager.hasplugin("gpuleak-unchecked"):
-        with no_rewriting():
-            from pytest_gpuleak.session.run import begin_session
+        from pytest_gpuleak.session.run import begin_session
 
         begin_session(config)
     for name in ("max_mb", "estimate"):
         _read_value(config, name)  # raises now, rather than after the collection
     if any(options.is_given(config, name) for name in ("peaks", "peaks_baseline", "update_peaks")):
-        with no_rewriting():
-            from pytest_gpuleak.session.features.peaks.run import open_peaks
+        from pytest_gpuleak.session.features.peaks.run import open_peaks
 
         peaks = open_peaks(config)
         if peaks is not None:
@@ -99,8 +81,7 @@ def _read_value(config: pytest.Config, name: str) -> Any:
     """Read the value of an option by `given_values`, which is loaded only where one is given."""
     if not options.is_given(config, name):
         return None
-    with no_rewriting():
-        from pytest_gpuleak.session.config.given_values import read_value
+    from pytest_gpuleak.session.config.given_values import read_value
 
     return read_value(config, name)
 
