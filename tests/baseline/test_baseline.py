@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.model.records import RunReport
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 
 def leak(kind: FindingKind = "growing", root: str = "app.HISTORY", size: int = 4 * MIB, **changes: Any) -> Finding:

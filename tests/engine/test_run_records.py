@@ -13,7 +13,7 @@ from pytest_gpuleak.model.outcomes import TestRecord, Verdict
 from pytest_gpuleak.model.policy import Policy, Settings
 from pytest_gpuleak.session.records.run_records import RunRecords
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 SECONDS = st.floats(0, 100)
 FOUND = (Finding("cycle", False, "cpu", 1, 4, 0, ""),)

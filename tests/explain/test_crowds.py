@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.explain.explanation import Explanation
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 MANY = CROWD + 1_000
 

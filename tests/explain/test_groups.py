@@ -8,7 +8,7 @@ import pytest
 
 from pytest_gpuleak.explain.explain import explain
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 
 class Thing:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import types
     from collections.abc import Callable, Sequence
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 
 class Thing:

@@ -16,7 +16,7 @@ from pytest_gpuleak.adapters.tensorflow.devices import TensorFlowDevices, backgr
 from pytest_gpuleak.adapters.tensorflow.framework import TensorFlowArrays, TensorFlowFramework
 from pytest_gpuleak.adapters.tensorflow.states import keep_states
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 MIB = 1 << 20
 
