@@ -222,11 +222,21 @@ def warm() -> None:
 
 
 @pytest.fixture
+def cold() -> None:
+    """Has runs in processes of their own import the plugin themselves, also where all others are warm."""
+
+
+@pytest.fixture
 def forked(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forks each run in a process of its own from one that has imported torch: for tests whose suites import it first."""
     if sys.platform == "linux":
-        server = "warm_torch_server" if "warm" in request.fixturenames else "fork_server"
+        server = "warm_torch_server" if is_warm(request) else "fork_server"
         request.getfixturevalue(server).use_in(pytester, monkeypatch)
+
+
+def is_warm(request: pytest.FixtureRequest) -> bool:
+    """Tell whether a test's processes are forked from one that has imported the plugin."""
+    return "warm" in request.fixturenames and "cold" not in request.fixturenames
 
 
 @pytest.fixture
@@ -234,7 +244,7 @@ def run(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch: 
     """Runs a test file's source under the plugin: in this process, or in one of its own with ``apart=True``.
 
     Such a process is forked from one that has imported pytest, which takes two fifths of a short run; with the fixture
-    `warm` it has imported the plugin as well, a third of what is left of a run that finds a leak.
+    `warm`, which all acceptance tests have, it has imported the plugin as well, a third of what is left.
     """
     monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parent.parent), prepend=os.pathsep)
     pytester.makeconftest(textwrap.dedent(STAND_IN))
@@ -250,7 +260,7 @@ def run(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch: 
         options = [*plugins, plugin, *(["--gpu-leak-report=report.json"] if report else []), *arguments]
         gc.collect()  # what an earlier run has left would be freed within a test of this one, and hide what that test adds
         if apart and sys.platform == "linux" and "forked" not in request.fixturenames:
-            server = "warm_fork_server" if "warm" in request.fixturenames else "plain_fork_server"
+            server = "warm_fork_server" if is_warm(request) else "plain_fork_server"
             with monkeypatch.context() as forking:
                 request.getfixturevalue(server).use_in(pytester, forking)
                 result = pytester.runpytest_subprocess(*options)

@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
 
-pytestmark = [pytest.mark.torch, pytest.mark.interpreter, pytest.mark.usefixtures("forked", "warm")]
+pytestmark = [pytest.mark.torch, pytest.mark.interpreter, pytest.mark.usefixtures("forked")]
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,7 @@ CYCLE = """
 """
 
 
+@pytest.mark.usefixtures("cold")
 def test_a_cycle_is_a_note_that_needs_no_check_of_suspects(run: Runner) -> None:
     found = run(
         CYCLE

@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
 
-pytestmark = [pytest.mark.newest, pytest.mark.usefixtures("warm")]
+pytestmark = pytest.mark.newest
 
 LEAK = """
     KEPT = []

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from tests.conftest import Runner
 
 pytestmark = [pytest.mark.torch, pytest.mark.interpreter, pytest.mark.usefixtures("forked")]
-warm = pytest.mark.usefixtures("warm")
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +17,6 @@ def torch() -> None:
     pytest.importorskip("torch")
 
 
-@warm
 def test_private_generators_are_put_back(run: Runner) -> None:
     source = """
         import random
@@ -50,6 +48,7 @@ def test_private_generators_are_put_back(run: Runner) -> None:
     assert found.verdicts == {"test_leaks": "leaked", "test_next": "clean"}
 
 
+@pytest.mark.usefixtures("cold")
 def test_nothing_is_imported_into_the_test(run: Runner) -> None:
     found = run(
         """
@@ -69,7 +68,6 @@ def test_nothing_is_imported_into_the_test(run: Runner) -> None:
     assert found.verdicts == {"test_leaks": "leaked", "test_next": "clean"}
 
 
-@warm
 def test_a_mock_in_the_place_of_torch(run: Runner) -> None:
     found = run(
         """
@@ -93,7 +91,6 @@ def test_a_mock_in_the_place_of_torch(run: Runner) -> None:
     assert found.verdicts == {"test_mocked": "leaked", "test_absent": "leaked", "test_clean": "clean"}
 
 
-@warm
 def test_gradients_of_a_shared_model_do_not_look_like_growth(run: Runner) -> None:
     found = run(
         """
@@ -118,7 +115,6 @@ def test_gradients_of_a_shared_model_do_not_look_like_growth(run: Runner) -> Non
     assert finding["tensors"][0]["created"]["code"] == "KEPT.append(torch.ones(3))"
 
 
-@warm
 def test_a_default_device_and_a_mode_of_the_users(run: Runner) -> None:
     found = run(
         """
@@ -150,7 +146,6 @@ def test_a_default_device_and_a_mode_of_the_users(run: Runner) -> None:
     assert found.verdicts == {"test_device": "leaked", "test_mode": "leaked", "test_clean": "clean"}
 
 
-@warm
 def test_a_view_names_the_line_of_its_storage(run: Runner) -> None:
     found = run(
         """
@@ -168,7 +163,6 @@ def test_a_view_names_the_line_of_its_storage(run: Runner) -> None:
     assert finding["tensors"][0]["created"]["code"] == "logits = torch.ones(256, 256)"
 
 
-@warm
 def test_a_timer_that_would_run_out_in_our_own_work(run: Runner) -> None:
     pytest.importorskip("pytest_timeout")
     found = run(
@@ -190,7 +184,6 @@ def test_a_timer_that_would_run_out_in_our_own_work(run: Runner) -> None:
     assert found.verdicts == {"test_slow": "leaked", "test_next": "clean"}
 
 
-@warm
 def test_a_keyboard_interrupt_of_the_tests_own(run: Runner) -> None:
     found = run(
         """

@@ -27,6 +27,7 @@ PURGE = """
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("forked")
 def test_torch_is_removed_for_good(run: Runner) -> None:
     found = run(
         textwrap.dedent(PURGE)
@@ -111,6 +112,7 @@ def test_torch_comes_and_goes_within_one_test(run: Runner) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("forked")
 def test_something_else_stands_for_torch(run: Runner) -> None:
     found = run(
         """
@@ -153,6 +155,7 @@ def test_something_else_stands_for_torch(run: Runner) -> None:
     assert {found.finding(name)["kind"] for name in leaks} == {"growing"}
 
 
+@pytest.mark.usefixtures("cold")
 def test_stubs_for_the_whole_session(run: Runner) -> None:
     """Neither a mock of torch nor those of the plugin's own dependencies are asked anything."""
     found = run(
@@ -200,6 +203,7 @@ def test_stubs_for_the_whole_session(run: Runner) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("forked")
 def test_parts_of_torch_are_removed_and_reloaded(run: Runner) -> None:
     found = run(
         """
@@ -245,6 +249,7 @@ def test_parts_of_torch_are_removed_and_reloaded(run: Runner) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("forked")
 def test_torch_is_imported_a_second_time(run: Runner) -> None:
     """torch fails, and leaves a heap that a walk may crash on: nothing is walked, and nothing called clean."""
     found = run(
@@ -288,6 +293,7 @@ def test_torch_is_imported_a_second_time(run: Runner) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("forked")
 def test_an_import_of_torch_that_fails_early_does_no_harm(run: Runner) -> None:
     found = run(
         """
@@ -326,6 +332,7 @@ def test_an_import_of_torch_that_fails_early_does_no_harm(run: Runner) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("forked")
 def test_numpy_is_removed(run: Runner) -> None:
     pytest.importorskip("numpy")
     found = run(

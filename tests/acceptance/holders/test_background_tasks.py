@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = [pytest.mark.interpreter, pytest.mark.usefixtures("warm")]
+pytestmark = pytest.mark.interpreter
 
 HEAD = """
     import asyncio, threading, time

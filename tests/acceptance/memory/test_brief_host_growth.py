@@ -9,7 +9,11 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif("sys.platform != 'linux'", reason="reads malloc's heap")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif("sys.platform != 'linux'", reason="reads malloc's heap"),
+    pytest.mark.usefixtures("cold"),
+]
 
 BRIEF = """
     import ctypes

@@ -9,6 +9,8 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
 
+pytestmark = pytest.mark.usefixtures("cold")
+
 MIB = 2**20
 
 SUITE = """

@@ -16,6 +16,7 @@ pytest.importorskip("numpy")
 pytestmark = [
     pytest.mark.skipif("sys.platform != 'linux'", reason="reads malloc's heap"),
     pytest.mark.skipif(not untracked_array_counts(), reason="NumPy's dtypes are immortal in this interpreter"),
+    pytest.mark.usefixtures("cold"),
 ]
 
 

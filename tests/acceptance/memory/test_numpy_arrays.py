@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("numpy")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cold")]
 
 KIB = 2**10
 MIB = 2**20

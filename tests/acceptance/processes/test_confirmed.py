@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 pytest.importorskip("psutil")
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="processes are started as on POSIX"),
-    pytest.mark.usefixtures("warm"),
 ]
 
 MIB = 1 << 20

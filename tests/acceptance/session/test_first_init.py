@@ -160,6 +160,7 @@ def test_a_conftest_of_a_folder(run: Runner, project: Path) -> None:
     ]
 
 
+@pytest.mark.usefixtures("cold")
 def test_a_plugin_that_is_loaded_before_this_one_can_watch(
     run: Runner, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -379,6 +380,7 @@ def test_with_the_real_torch(run: Runner, code: str) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("cold")
 def test_the_real_torch_imported_in_the_middle_of_a_collection(run: Runner) -> None:
     found = run(REAL.format("pass") + "\n    torch.cuda.init()\n", apart=True)
     assert said(found) == [KERNELS_LINE.replace("app/kernels.py:3 (import of app.kernels)", "test_it.py:12")]

@@ -14,7 +14,7 @@ from pytest_gpuleak.reports.json.read import read_report
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("forked", "warm")]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
 SUITE = """
     import pytest

@@ -103,6 +103,7 @@ def test_one_line_tells_who_and_how_much(cleaning: Runner) -> None:
     assert found.result.ret == 0
 
 
+@pytest.mark.usefixtures("cold")
 def test_where_nothing_cleans_up_nothing_is_loaded_and_told(run: Runner) -> None:
     found = run(
         """
