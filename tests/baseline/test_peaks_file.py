@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,7 @@ from pytest_gpuleak.baseline.peaks import (
     parse_peaks,
     update_peaks,
 )
+from pytest_gpuleak.baseline.toml_file import UnusableBaseline
 from pytest_gpuleak.model.peak_changes import KnownPeak, PeakRow
 
 if TYPE_CHECKING:
@@ -90,3 +92,25 @@ def test_an_update_with_another_torch_begins_anew() -> None:
 )
 def test_another_torch_or_gpu_is_not_compared(device: str, made: Made, said: str) -> None:
     assert Peaks((), TORCH).why_not_compared(device, made) == said
+
+
+ENTRY = '[[peak]]\ntest = "test_a"\ndevice = "cpu"\nbytes = 5\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("version = 2\n", "version = 2 is not accepted, only 1; a newer pytest-gpuleak has written it"),
+        ("[[peak]\n", "not TOML: "),
+        (f"version = 1\n{ENTRY}{ENTRY}", "entry 2, line 6 (test_a): the same test as entry 1; "),
+        (f"version = 1\n{ENTRY}parts = ['a']\n", "parts = a list is not accepted, only a list of texts "),
+        ("version = 1\nleak = []\n", "unknown key 'leak', accepted are: version, torch, gpu, tolerance, peak"),
+        ("version = 1\ngpu = 3\n", "gpu = 3 is not accepted, only a text"),
+        ('version = 1\ntolerance = "2"\n', "tolerance = '2' is not accepted, only a percentage "),
+    ],
+)
+def test_what_is_no_file_of_peaks(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "p.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(UnusableBaseline, match=re.escape(said)) as refused:
+        load_peaks(tmp_path / "p.toml")
+    assert str(refused.value).startswith(f"{tmp_path / 'p.toml'}: ")

@@ -29,6 +29,10 @@ def mark(*args: Any, **kwargs: Any) -> pytest.Mark:
     return pytest.mark.max_gpu_mb.with_args(*args, **kwargs).mark
 
 
+def host_mark(*args: Any, **kwargs: Any) -> pytest.Mark:
+    return pytest.mark.max_host_mb.with_args(*args, **kwargs).mark
+
+
 @pytest.mark.parametrize(
     ("marker", "budget"),
     [
@@ -82,13 +86,18 @@ class Hostile:
         (mark(1, device=Hostile()), "device=a Hostile is not accepted"),
         (mark(1, metric="active"), "metric='active' is not accepted, only one of 'allocated', 'reserved'"),
         (mark(1, metric=None), "metric=None is not accepted"),
+        (host_mark(-1), f"mb=-1 is not accepted, only {SIZES}"),
+        (host_mark(1, mb=2), "the size is given twice: 1 and mb=2"),
+        (host_mark(), f"the size is missing, accepted is {SIZES}"),
+        (host_mark(1, 2), "positional argument 2 is not accepted, only the size"),
+        (host_mark(1, total=True), "unknown argument total=True, accepted are: mb"),
     ],
 )
 def test_what_is_no_budget(marker: pytest.Mark, why: str) -> None:
     said = why_not_accepted(marker)
     assert said is not None
     assert said.startswith(why)
-    with pytest.raises(ValueError, match=r"^pytest\.mark\.max_gpu_mb: "):
+    with pytest.raises(ValueError, match=rf"^pytest\.mark\.{marker.name}: "):
         parse_budget(marker)
 
 

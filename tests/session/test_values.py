@@ -18,6 +18,7 @@ NAMES = {option.name.replace("_", "-"): option for option in OPTIONS}
 SIZES = "only a number of MiB from 0, or a size in B, KiB, MiB, GiB or TiB such as '512KiB'"
 COUNTS = "only a whole number from 0 to 9223372036854775807"
 LIMITS = SIZES.replace("only ", "only 'off', or ")
+WAITS = "only 'off', or a number of seconds from 0 to 3600"
 MODES = "only 'off', or of 'heap', 'tracemalloc', 'pympler', 'rss' one or, with commas, several"
 
 
@@ -66,6 +67,9 @@ def error(name: str, given: Any) -> str:
         ("confirm-limit", "1 min", "only a number of seconds from 0"),
         ("cycles", "warn", "only one of 'ignore', 'note', 'fail'"),
         ("scan", "Epoch", "only one of 'epoch', 'scan'"),
+        ("children", "yes", "only one of 'memory', 'agent', 'off'"),
+        ("process-mb", "many", LIMITS),
+        *(("wait", value, WAITS) for value in ("-1", "nan", "inf", "-inf", "1e9", "3601", "9" * 20, "soon", "1s", " ")),
     ],
 )
 def test_a_text_on_the_command_line_and_in_the_ini(name: str, value: str, accepted: str) -> None:
@@ -97,6 +101,7 @@ def test_a_text_on_the_command_line_and_in_the_ini(name: str, value: str, accept
         ("gpu_leak_reserved_mb", True, f"True is not accepted, {LIMITS}"),
         ("gpu_leak_max_mb", float("inf"), f"inf is not accepted, {LIMITS}"),
         ("gpu_leak_clean", 2, "2 is not accepted, only true or false"),
+        ("gpu_leak_no_init_at_collection", "maybe", "'maybe' is not accepted, only true or false"),
         ("gpu_leak_top", 1.5, f"1.5 is not accepted, {COUNTS}"),
         ("gpu_leak_snapshots", 3, "3 is not accepted, only 'off', or the path of a folder"),
         ("gpu_leak", 2, "2 is not accepted"),

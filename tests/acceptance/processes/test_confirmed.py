@@ -129,12 +129,6 @@ def test_one_that_is_kept_fails_from_the_option_up(run: Runner, option: str, ver
     assert found.verdicts == {"test_it": verdict, "test_next": "clean"}
 
 
-def test_a_size_that_is_none_is_a_usage_error(run: Runner) -> None:
-    found = found_in(run, ONCE, "--gpu-leak-process-mb=many")
-    assert found.result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "--gpu-leak-process-mb: 'many' is not accepted" in found.result.stderr.str()
-
-
 def test_a_librarys_manager_is_a_note(run: Runner) -> None:
     found = found_in(
         run,

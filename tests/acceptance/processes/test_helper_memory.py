@@ -123,14 +123,6 @@ def test_off_by_the_ini_and_on_by_the_command_line(run: Runner, pytester: pytest
     assert "--gpu-leak-children=agent" not in line
 
 
-def test_a_bad_mode_is_a_usage_error(run: Runner) -> None:
-    found = run(suite(GROWS), "--gpu-leak-children=yes", report=False)
-    assert found.result.ret == 4
-    found.result.stderr.fnmatch_lines(
-        ["*--gpu-leak-children: 'yes' is not accepted, only one of 'memory', 'agent', 'off'*"]
-    )
-
-
 def test_a_server_of_each_module_that_dies_or_is_restarted(run: Runner, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_other=suite("""
