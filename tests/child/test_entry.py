@@ -99,8 +99,10 @@ def test_a_child_without_the_package_says_so_and_goes_on(listening: socket.socke
 
 
 @posix
-@pytest.mark.parametrize("run", ["gone\n/root\n1\n0", "", "one line", f"{os.sep}" * 300 + "\n/root\n1\n0"])
-@pytest.mark.parametrize("flags", [[], ["-I"], ["-E"]])
+@pytest.mark.parametrize(
+    ("run", "flags"),
+    [("gone\n/root\n1\n0", []), ("", ["-E"]), ("one line", ["-I"]), (f"{os.sep}" * 300 + "\n/root\n1\n0", [])],
+)
 def test_a_process_whose_run_is_gone_starts_as_ever(run: str, flags: list[str]) -> None:
     text = "from pytest_gpuleak.child.hook import start_at_site; start_at_site(); print('done')"
     path = f"import sys; sys.path.insert(0, {os.path.dirname(os.path.dirname(hook.__file__))!r} + '/..'); {text}"  # noqa: PTH120

@@ -115,7 +115,7 @@ def test_held_over_near_and_not_estimated(estimated: Estimated) -> None:
 def test_in_workers_of_xdist(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     pytester.makepyfile(test_it=textwrap.dedent(SUITE))
-    check_estimates(pytester.runpytest_subprocess(*QUIET, "-rA", "-p", "xdist", "-n2", "--gpu-leak-estimate"))
+    check_estimates(pytester.runpytest_subprocess(*QUIET, "-rA", "-p", "xdist", "-n1", "--gpu-leak-estimate"))
 
 
 def test_by_the_ini_and_beside_the_leak_check(estimated: Estimated, pytester: pytest.Pytester) -> None:
@@ -194,6 +194,7 @@ def test_a_fixtures_mode_may_end_after_the_record(estimated: Estimated) -> None:
     result.stdout.fnmatch_lines(["max_gpu_mb: estimated on the CPU: about 8.0 MiB*"])
 
 
+@pytest.mark.usefixtures("forked")
 def test_compiled_code_is_compiled_as_without(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

@@ -13,36 +13,102 @@ from pytest_gpuleak.session.rerun.rerun import _interrupts
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = [pytest.mark.interpreter, pytest.mark.usefixtures("warm")]
+pytestmark = pytest.mark.newest
 
 
-def test_growth_fails_however_small(run: Runner) -> None:
+def test_what_grows_what_stays_and_what_cannot_be_told(run: Runner) -> None:
     found = run(
         """
-        KEPT = []
+        import random, unittest
+        KEPT, SLOT, CACHE, ONCE = [], {}, {}, []
+        STATE = {"log": [], "best": None}
 
-        def test_it():
+        def test_grows():
             KEPT.append(Buffer(1))
+
+        def test_small_slot():
+            SLOT["small"] = Buffer(1000)
+
+        def test_large_slot():
+            SLOT["large"] = Buffer(2**20)
+
+        def test_slot_of_another_size():
+            SLOT["last"] = Buffer(random.randrange(1, 10_000))
+
+        def lookup():
+            if "x" not in CACHE:
+                CACHE["x"] = Buffer(100)
+            return CACHE["x"]
+
+        def test_cache():
+            assert lookup()
+
+        def test_cache_again():
+            assert lookup()
+
+        def test_slot_and_list():
+            SLOT["beside"] = Buffer(64)
+            KEPT.append(Buffer(64))
+
+        def test_under_one_root():
+            STATE["best"] = STATE["best"] or Buffer(10)
+            STATE["log"].append(Buffer(20))
+
+        def test_runs_once():
+            assert not ONCE
+            ONCE.append(Buffer(100))
+
+        class TestModel:
+            def setup_method(self):
+                assert not hasattr(self, "model")
+
+            def test_it(self):
+                self.model = Buffer(2**21)
+
+        class TestCase(unittest.TestCase):
+            KEPT = []
+
+            def test_it(self):
+                self.assertEqual(self.KEPT, [])
+                self.KEPT.append(Buffer(2**21))
+
+            def test_next(self):
+                pass
         """
     )
-    assert (found.finding("test_it")["kind"], found.verdicts) == ("growing", {"test_it": "leaked"})
-
-
-@pytest.mark.parametrize(("size", "verdict"), [(1000, "noted"), (2**20, "leaked")])
-def test_a_slot_that_is_overwritten_is_retained(run: Runner, size: int, verdict: str) -> None:
-    found = run(
-        f"""
-        SLOT = {{}}
-
-        def test_it():
-            SLOT["model"] = Buffer({size})
-        """
-    )
-    finding = found.finding("test_it")
-    assert found.verdicts == {"test_it": verdict}
-    assert (finding["kind"], finding["count"], finding["bytes"], finding["bytes_per_run"]) == ("retained", 1, size, 0)
-    created = finding["tensors"][0]["created"]
-    assert created["code"].startswith("SLOT") if verdict == "leaked" else created is None
+    assert found.verdicts == {
+        "test_grows": "leaked",
+        "test_small_slot": "noted",
+        "test_large_slot": "leaked",
+        "test_slot_of_another_size": "noted",
+        "test_cache": "noted",
+        "test_cache_again": "clean",
+        "test_slot_and_list": "leaked",
+        "test_under_one_root": "leaked",
+        "test_runs_once": "noted",
+        "TestModel::test_it": "leaked",
+        "TestCase::test_it": "leaked",
+        "TestCase::test_next": "clean",
+    }
+    together = ("test_slot_and_list", "test_under_one_root")
+    kinds = {
+        name: found.finding(name)["kind"] for name in found.tests.keys() - together if found.tests[name]["findings"]
+    }
+    once = dict.fromkeys(("test_runs_once", "TestCase::test_it"), "unconfirmed")
+    assert kinds == dict.fromkeys(kinds, "retained") | {"test_grows": "growing"} | once
+    for name, size in (("test_small_slot", 1000), ("test_large_slot", 2**20)):
+        finding = found.finding(name)
+        assert (finding["count"], finding["bytes"], finding["bytes_per_run"]) == (1, size, 0)
+        created = finding["tensors"][0]["created"]
+        assert created["code"].startswith("SLOT") if size == 2**20 else created is None
+    kinds = {one["holder"]["root"]: one["kind"] for one in found.tests["test_slot_and_list"]["findings"]}
+    assert kinds == {"test_it.SLOT": "retained", "test_it.KEPT": "growing"}
+    kinds = {one["kind"]: one["bytes"] for one in found.tests["test_under_one_root"]["findings"]}
+    assert kinds == {"retained": 10, "growing": 20}
+    finding = found.finding("TestModel::test_it")
+    assert (finding["count"], finding["bytes"]) == (1, 2**21)
+    assert "TestModel" in finding["holder"]["root"]
+    assert "until the session ends" in finding["hint"]
 
 
 def test_what_the_re_runs_of_an_earlier_test_left_is_no_credit_of_the_test_that_lets_it_go(run: Runner) -> None:
@@ -83,68 +149,6 @@ def test_a_note_does_not_depend_on_what_later_tests_let_go(run: Runner, options:
         *options,
     )
     assert found.verdicts == {"test_replaces": "noted", "test_lets_go": "clean", "test_leaks": "leaked"}
-
-
-def test_a_cache_filled_once_is_retained(run: Runner) -> None:
-    found = run(
-        """
-        CACHE = {}
-
-        def lookup():
-            if "x" not in CACHE:
-                CACHE["x"] = Buffer(100)
-            return CACHE["x"]
-
-        def test_first():
-            assert lookup()
-
-        def test_second():
-            assert lookup()
-        """
-    )
-    assert found.verdicts == {"test_first": "noted", "test_second": "clean"}
-    assert found.finding("test_first")["kind"] == "retained"
-
-
-def test_data_of_another_size_may_take_the_slot(run: Runner) -> None:
-    found = run(
-        """
-        import random
-        SLOT = {}
-
-        def test_it():
-            SLOT["last"] = Buffer(random.randrange(1, 10_000))
-        """
-    )
-    assert found.finding("test_it")["kind"] == "retained"
-
-
-def test_a_slot_and_a_list_are_told_apart(run: Runner) -> None:
-    found = run(
-        """
-        SLOT, LIST = {}, []
-
-        def test_it():
-            SLOT["x"] = Buffer(64)
-            LIST.append(Buffer(64))
-        """
-    )
-    kinds = {finding["holder"]["root"]: finding["kind"] for finding in found.tests["test_it"]["findings"]}
-    assert kinds == {"test_it.SLOT": "retained", "test_it.LIST": "growing"}
-
-
-def test_a_slot_and_a_list_under_one_root(run: Runner) -> None:
-    found = run(
-        """
-        STATE = {"log": [], "best": None}
-
-        def test_it():
-            STATE["best"] = STATE["best"] or Buffer(10)
-            STATE["log"].append(Buffer(20))
-        """
-    )
-    kinds = {finding["kind"]: finding["bytes"] for finding in found.tests["test_it"]["findings"]}
-    assert kinds == {"retained": 10, "growing": 20}
 
 
 @pytest.mark.parametrize(("confirm", "kind"), [("1", "growing"), ("3", "retained")])
@@ -253,20 +257,6 @@ def test_a_re_run_that_goes_otherwise(run: Runner) -> None:
     found.result.assert_outcomes(passed=2 * len(otherwise))
 
 
-def test_a_small_unconfirmed_residue_is_a_note(run: Runner) -> None:
-    found = run(
-        """
-        KEPT = []
-
-        def test_it():
-            assert not KEPT
-            KEPT.append(Buffer(100))
-        """
-    )
-    assert found.verdicts == {"test_it": "noted"}
-    assert found.result.ret == 0
-
-
 def test_a_slow_test_is_not_run_again(run: Runner) -> None:
     found = run(
         """
@@ -351,23 +341,6 @@ def test_a_re_run_leaves_the_process_as_it_was(run: Runner, pytester: pytest.Pyt
     assert len(warned) == 2
 
 
-def test_a_re_run_gets_a_new_instance_of_the_test_class(run: Runner) -> None:
-    found = run(
-        """
-        class TestModel:
-            def setup_method(self):
-                assert not hasattr(self, "model")
-
-            def test_it(self):
-                self.model = Buffer(2**21)
-        """
-    )
-    finding = found.finding("TestModel::test_it")
-    assert (finding["kind"], finding["count"], finding["bytes"]) == ("retained", 1, 2**21)
-    assert "TestModel" in finding["holder"]["root"]
-    assert "until the session ends" in finding["hint"]
-
-
 def test_sub_tests_are_not_logged_twice(run: Runner) -> None:
     found = run(
         """
@@ -385,25 +358,6 @@ def test_sub_tests_are_not_logged_twice(run: Runner) -> None:
     assert found.verdicts == {"TestCase::test_it": "leaked"}
     assert found.finding("TestCase::test_it")["count"] == 2
     assert found.result.stdout.str().count("SUBPASS") <= 2
-
-
-def test_a_unittest_that_fails_the_second_time(run: Runner) -> None:
-    found = run(
-        """
-        import unittest
-        KEPT = []
-
-        class TestCase(unittest.TestCase):
-            def test_it(self):
-                self.assertEqual(KEPT, [])
-                KEPT.append(Buffer(2**21))
-
-            def test_next(self):
-                pass
-        """
-    )
-    assert found.finding("TestCase::test_it")["kind"] == "unconfirmed"
-    assert found.verdicts["TestCase::test_next"] == "clean"
 
 
 @pytest.mark.slow

@@ -28,10 +28,8 @@ HEAD = """
             self.itself, self.weight = self, Buffer(size)
 """
 
-SHOWN = pytest.mark.parametrize("options", [[], ["-v"]], ids=["", "verbose"])
 
-
-def told(run: Runner, bodies: dict[str, str], options: list[str]) -> Run:
+def told(run: Runner, bodies: dict[str, str], *options: str) -> Run:
     """Run a test for each body twice, with a cache and a history of its own, and return what is told."""
     tests = "".join(
         f"""
@@ -47,15 +45,14 @@ def told(run: Runner, bodies: dict[str, str], options: list[str]) -> Run:
     return run(HEAD + tests, *options, report=bool(options))
 
 
-@SHOWN
-def test_a_leak_beside_garbage_that_the_re_run_frees_is_found(run: Runner, options: list[str]) -> None:
+def test_a_leak_beside_garbage_that_the_re_run_frees_is_found(run: Runner) -> None:
     bodies = {
         "another_size": "leave_garbage(200); HISTORY.append(Buffer(300))",
         "alike": "leave_garbage(300); HISTORY.append(Buffer(300))",
         # The re-run frees the garbage and what it replaces at different moments: as a collection by itself does.
         "replaced_too": "HISTORY.append(Buffer(300)); CACHE['model'] = Model(300); leave_garbage(300)",
     }
-    found = told(run, bodies, options)
+    found = told(run, bodies, "-v")
     found.result.stdout.fnmatch_lines(["gpu-leak: 6 leaked, 0 clean*"])
     for name in bodies:
         assert f"held by test_it.HISTORY_{name}" in found.result.stdout.str()
@@ -78,8 +75,7 @@ def test_a_tensor_beside_garbage_that_the_re_run_frees_is_found(run: Runner) -> 
     found.result.stdout.fnmatch_lines(["gpu-leak: 1 leaked, 0 clean*"])
 
 
-@SHOWN
-def test_what_a_re_run_replaces_is_no_leak(run: Runner, options: list[str]) -> None:
+def test_what_a_re_run_replaces_is_no_leak(run: Runner) -> None:
     bodies = {
         "one_for_one": "CACHE['model'] = Model(200)",
         "beside_garbage_alike": "CACHE['model'] = Model(200); leave_garbage(200)",
@@ -89,14 +85,13 @@ def test_what_a_re_run_replaces_is_no_leak(run: Runner, options: list[str]) -> N
         "nothing": "leave_garbage(200 + len(OLD))",
         "beside_a_cache_that_is_filled_once": "HISTORY or HISTORY.append(Buffer(200)); CACHE['model'] = Model(200)",
     }
-    found = told(run, bodies, options)
+    found = told(run, bodies)
     found.result.assert_outcomes(passed=14)
     found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked*"])
     assert found.result.ret == 0
 
 
-@SHOWN
-def test_what_a_further_re_run_replaces_may_wait_in_a_cycle(run: Runner, options: list[str]) -> None:
+def test_what_a_further_re_run_replaces_may_wait_in_a_cycle(run: Runner) -> None:
     # The last re-run's own arrays are recognised without a collection, which the one before them waits for.
     found = run(
         f"""{HEAD}
@@ -108,8 +103,7 @@ def test_what_a_further_re_run_replaces_may_wait_in_a_cycle(run: Runner, options
         STEP_2['runs'] = STEP_2.get('runs', 0) + 1
         STEP_2['last'] = Buffer(300 + STEP_2['runs'])
     """,
-        *options,
-        report=bool(options),
+        report=False,
         apart=True,  # seen only in a process of its own
     )
     found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked*"])

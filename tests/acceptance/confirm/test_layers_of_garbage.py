@@ -21,12 +21,9 @@ LINKS = """
             CHAIN.pop(self.number + 1, None)
 """
 
-SHOWN = pytest.mark.parametrize("options", [[], ["-v"]], ids=["", "verbose"])
-
 
 @pytest.mark.interpreter
-@SHOWN
-def test_each_collection_frees_a_layer(run: Runner, options: list[str]) -> None:
+def test_each_collection_frees_a_layer(run: Runner) -> None:
     found = run(
         f"""{LINKS}
     def test_it():
@@ -35,8 +32,7 @@ def test_each_collection_frees_a_layer(run: Runner, options: list[str]) -> None:
         for number in range(1, 12):
             CHAIN[number] = Link(number)
             CHAIN[number].buffer = Buffer(2**21)
-    """,
-        *options,
+    """
     )
     found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 1 noted*"])
     assert [(one["kind"], one["count"]) for one in found.tests["test_it"]["findings"]] == [("cycle", 12)]
@@ -44,8 +40,7 @@ def test_each_collection_frees_a_layer(run: Runner, options: list[str]) -> None:
 
 @pytest.mark.xfail(strict=False, reason="where the re-run fails, one collection is made, which frees one layer only")
 @pytest.mark.interpreter
-@SHOWN
-def test_older_garbage_in_layers_is_collected_too(run: Runner, options: list[str]) -> None:
+def test_older_garbage_in_layers_is_collected_too(run: Runner) -> None:
     found = run(
         f"""{LINKS}
     CHAIN.update((number, Link(number)) for number in range(5))
@@ -54,16 +49,14 @@ def test_older_garbage_in_layers_is_collected_too(run: Runner, options: list[str
         for link in CHAIN.values():
             link.buffer = Buffer(2**21)
         del CHAIN[0], link
-    """,
-        *options,
+    """
     )
     found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 1 noted*"])
     assert [(one["kind"], one["count"]) for one in found.tests["test_it"]["findings"]] == [("cycle", 5)]
 
 
 @pytest.mark.torch
-@SHOWN
-def test_transforms_that_cache_their_last_inverse_are_no_leak(run: Runner, options: list[str]) -> None:
+def test_transforms_that_cache_their_last_inverse_are_no_leak(run: Runner) -> None:
     """As those of zuko 1.6.0, whose flows took seven collections."""
     pytest.importorskip("torch")
     found = run(
@@ -94,8 +87,7 @@ def test_transforms_that_cache_their_last_inverse_are_no_leak(run: Runner, optio
             for _ in range(5):
                 x = Transform().inverse(x)
             x.sum().backward()
-        """,
-        *options,
+        """
     )
     found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 1 noted*"])
     assert {one["kind"] for one in found.tests["test_it"]["findings"]} == {"cycle"}

@@ -78,15 +78,21 @@ def test_what_grows_fails_with_its_holder_however_small(quiet: Quiet, searches: 
     assert searches == [3]
 
 
-def test_what_is_too_large_fails_with_its_holder(quiet: Quiet) -> None:
-    lines = quiet("KEPT = {}\n\ndef test_it():\n    KEPT['x'] = Buffer(2**20)\n")
-    assert summary(lines) == "gpu-leak: 1 leaked, 0 clean"
+def test_what_is_too_large_fails_with_its_holder_in_one_array_or_in_many(quiet: Quiet) -> None:
+    lines = quiet(
+        """
+        KEPT, PARTS = {}, {}
+
+        def test_large():
+            KEPT["x"] = Buffer(2**20)
+
+        def test_parts():
+            for i in range(8):
+                PARTS[i] = Buffer(2**17)
+        """
+    )
+    assert summary(lines) == "gpu-leak: 2 leaked, 0 clean"
     assert any("held by  test_it.KEPT['x']" in line for line in lines), lines
-
-
-def test_small_parts_that_sum_up_fail(quiet: Quiet) -> None:
-    lines = quiet("KEPT = {}\n\ndef test_it():\n    for i in range(8):\n        KEPT[i] = Buffer(2**17)\n")
-    assert summary(lines) == "gpu-leak: 1 leaked, 0 clean"
 
 
 def test_garbage_in_a_ring_with_an_old_object_is_none_that_grows(quiet: Quiet) -> None:

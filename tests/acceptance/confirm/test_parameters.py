@@ -29,16 +29,14 @@ OBJECTS = f"""{COUNTED}
 """
 
 
-@pytest.mark.parametrize("option", [[], ["-v"]], ids=["", "verbose"])
-def test_each_is_run_again(run: Runner, pytester: pytest.Pytester, option: list[str]) -> None:
+def test_each_is_run_again(run: Runner, pytester: pytest.Pytester) -> None:
     found = run(
         f"""{OBJECTS}
     @pytest.mark.parametrize("module", [Module() for _ in range(8)])
     def test_it(module):
         note("it")
         module.keep_last()
-    """,
-        *option,
+    """
     )
     assert set(found.verdicts.values()) == {"noted"}
     findings = [test["findings"][0] for test in found.tests.values()]

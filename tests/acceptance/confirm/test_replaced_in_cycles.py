@@ -29,11 +29,8 @@ TRAINERS = """
         return Data()
 """
 
-SHOWN = pytest.mark.parametrize("options", [[], ["-v"]], ids=["", "verbose"])
 
-
-@SHOWN
-def test_a_fixture_that_refers_to_its_latest_user_is_no_leak(run: Runner, options: list[str]) -> None:
+def test_a_fixture_that_refers_to_its_latest_user_is_no_leak(run: Runner) -> None:
     found = run(
         f"""{TRAINERS}
     @pytest.mark.parametrize("number", range(4))
@@ -42,16 +39,14 @@ def test_a_fixture_that_refers_to_its_latest_user_is_no_leak(run: Runner, option
     """,
         "-p",
         "no:rerunfailures",
-        *options,
-        report=bool(options),
+        report=False,
     )
     assert found.result.ret == 0
-    found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 4 noted*" if not options else "gpu-leak: 0 leaked*"])
+    found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 4 noted*"])
 
 
 @pytest.mark.interpreter
-@SHOWN
-def test_a_leak_beside_it_is_found(run: Runner, options: list[str]) -> None:
+def test_a_leak_beside_it_is_found(run: Runner) -> None:
     found = run(
         f"""{TRAINERS}
     def test_fit(data):
@@ -61,30 +56,26 @@ def test_a_leak_beside_it_is_found(run: Runner, options: list[str]) -> None:
         data.trainer = Trainer()
         KEPT.append(Buffer(4096))
     """,
-        *options,
-        report=bool(options),
+        "-v",
     )
     found.result.stdout.fnmatch_lines(["gpu-leak: 1 leaked, 1 noted*", "LEAKED test_it.py::test_leaks*test_it.KEPT*"])
 
 
-@SHOWN
-def test_garbage_like_it_hides_no_leak(run: Runner, options: list[str]) -> None:
+def test_garbage_like_it_hides_no_leak(run: Runner) -> None:
     found = run(
         f"""{TRAINERS}
     def test_leaks():
         Trainer((4096, 4096, 4096))
         KEPT.append(Buffer(4096))
     """,
-        *options,
-        report=bool(options),
+        report=False,
     )
     found.result.stdout.fnmatch_lines(
         ["gpu-leak: 1 leaked*", "LEAKED test_it.py::test_leaks*4.0 KiB held by*test_it.KEPT*"]
     )
 
 
-@SHOWN
-def test_a_leak_that_a_fixture_set_up_in_the_re_run_hides_is_found(run: Runner, options: list[str]) -> None:
+def test_a_leak_that_a_fixture_set_up_in_the_re_run_hides_is_found(run: Runner) -> None:
     found = run(
         f"""{TRAINERS}
     RUNS = []
@@ -100,7 +91,6 @@ def test_a_leak_that_a_fixture_set_up_in_the_re_run_hides_is_found(run: Runner, 
             request.getfixturevalue("table")
         KEPT.append(Buffer(4096))
     """,
-        *options,
-        report=bool(options),
+        report=False,
     )
     found.result.stdout.fnmatch_lines(["LEAKED test_it.py::test_leaks*4.0 KiB held by*test_it.KEPT*"])

@@ -42,7 +42,7 @@ needs_signals = pytest.mark.skipif(not hasattr(__import__("signal"), "pthread_ki
 
 
 @pytest.fixture
-def limited(run: Runner, warm: None, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runner:
+def limited(run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runner:
     """As `run`, in a process of its own, with short limits, and for a limited time itself."""
     launch = functools.partial(pytester.runpytest_subprocess, timeout=LONGEST_S)
     monkeypatch.setattr(pytester, "runpytest_subprocess", launch)
@@ -167,7 +167,7 @@ def test_re_runs_that_wait_are_stopped(limited: Runner) -> None:
     found.result.assert_outcomes(passed=2 * len(waits))
 
 
-@pytest.mark.parametrize("where", ["setup", "teardown", "both"])
+@pytest.mark.parametrize("where", ["setup", "teardown"])
 def test_fixtures_that_wait_in_the_re_run(limited: Runner, where: str) -> None:
     fixtures = f"""
         @pytest.fixture(scope="module")
@@ -419,6 +419,7 @@ def test_the_timer_of_pytests_faulthandler_is_set_again(limited: Runner, pyteste
     assert "in pytest_runtest_logfinish" in found.result.stderr.str()
 
 
+@pytest.mark.usefixtures("cold")
 def test_a_clean_run_loads_no_watchdog(run: Runner) -> None:
     found = run(
         """

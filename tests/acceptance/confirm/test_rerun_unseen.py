@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
 
-pytestmark = [pytest.mark.newest, pytest.mark.usefixtures("warm")]
+pytestmark = pytest.mark.newest
 
 STATE = """
     import asyncio, contextvars, decimal, faulthandler, gc, locale, logging, os, random, signal, socket, sys, tracemalloc
@@ -227,12 +227,15 @@ PROFILED = """
 """
 
 
-def test_a_later_tests_thread_has_the_name_that_it_has_without_a_re_run(run: Runner) -> None:
+def test_the_next_test_meets_what_one_run_has_left(run: Runner) -> None:
+    """Names of threads, calls of a mock, handlers of a logger, breakpoints, and what a trace function sees."""
     found = run(
         """
-        import threading
+        import logging, pdb, sys, threading
+        from unittest import mock
 
-        KEPT, NAMES = [], []
+        KEPT, MOCKED, NAMES, CALLS, STOPS = [], [], [], [], []
+        CALLED, HELD = mock.MagicMock(), mock.Mock()
 
         def start():
             thread = threading.Thread(target=int)
@@ -240,17 +243,70 @@ def test_a_later_tests_thread_has_the_name_that_it_has_without_a_re_run(run: Run
             thread.join()
             NAMES.append(int(thread.name.split("-")[1].split(" ")[0]))
 
-        def test_leaks():
+        def test_thread():
             start()
             KEPT.append(Buffer(100))
 
-        def test_next():
+        def test_next_thread():
             start()
             assert NAMES[-1] == NAMES[0] + 1, NAMES
+
+        def test_mock():
+            CALLED(1)
+            CALLED.child(len(MOCKED))
+            MOCKED.append(Buffer(100))
+
+        def test_in_a_mock():
+            HELD(Buffer(100))
+
+        def test_calls_of_mocks():
+            assert (CALLED.call_count, CALLED.child.call_args) == (1, mock.call(0))
+            assert CALLED.mock_calls == [mock.call(1), mock.call.child(0)]
+            assert HELD.call_count == 1
+
+        class Holding(logging.Handler):
+            def __init__(self):
+                super().__init__()
+                self.batch = Buffer(100)
+
+            def emit(self, record):
+                pass
+
+        def test_handler():
+            logging.getLogger("user").addHandler(Holding())
+
+        def test_handlers():
+            assert len(logging.getLogger("user").handlers) == 1
+
+        def test_breakpoint():
+            STOPS.append(Buffer(100))
+            if len(STOPS) == 2:
+                breakpoint()
+                pdb.set_trace()
+
+        def trace(frame, event, argument):
+            if frame.f_code.co_name == "traced":
+                CALLS.append(event)
+
+        def traced():
+            KEPT.append(Buffer(100))
+
+        def test_start_to_trace():
+            sys.settrace(trace)
+
+        def test_traced():
+            traced()
+
+        def test_trace():
+            assert sys.gettrace() is trace
+            sys.settrace(None)
+            assert CALLS == ["call"]
         """
     )
-    found.result.assert_outcomes(passed=2)
-    assert found.verdicts == {"test_leaks": "leaked", "test_next": "clean"}
+    found.result.assert_outcomes(passed=11)
+    leaks = {"test_thread", "test_mock", "test_in_a_mock", "test_handler", "test_breakpoint", "test_traced"}
+    assert {name for name, verdict in found.verdicts.items() if verdict == "leaked"} == leaks
+    assert {found.finding(name)["kind"] for name in leaks} == {"growing"}
 
 
 def test_cprofile_goes_on_after_a_re_run(run: Runner) -> None:
@@ -380,55 +436,6 @@ def test_a_doctest_is_run_again_as_it_was(run: Runner, pytester: pytest.Pytester
     assert found.result.ret == 1
 
 
-def test_calls_of_a_mock_in_the_module_are_counted_once(run: Runner) -> None:
-    found = run(
-        """
-        from unittest import mock
-
-        CALLED, HELD, KEPT = mock.MagicMock(), mock.Mock(), []
-
-        def test_it():
-            CALLED(1)
-            CALLED.child(len(KEPT))
-            KEPT.append(Buffer(100))
-
-        def test_a_leak_in_a_mock():
-            HELD(Buffer(100))
-
-        def test_next():
-            assert (CALLED.call_count, CALLED.child.call_args) == (1, mock.call(0))
-            assert CALLED.mock_calls == [mock.call(1), mock.call.child(0)]
-            assert HELD.call_count == 1
-        """
-    )
-    assert found.tests["test_next"]["outcome"] == "passed"
-    assert [found.finding(name)["kind"] for name in ("test_it", "test_a_leak_in_a_mock")] == ["growing", "growing"]
-
-
-def test_a_leak_in_a_log_handler_grows_though_it_is_cut_back(run: Runner) -> None:
-    found = run(
-        """
-        import logging
-
-        class Holding(logging.Handler):
-            def __init__(self):
-                super().__init__()
-                self.batch = Buffer(100)
-
-            def emit(self, record):
-                pass
-
-        def test_it():
-            logging.getLogger("user").addHandler(Holding())
-
-        def test_next():
-            assert len(logging.getLogger("user").handlers) == 1
-        """
-    )
-    assert found.finding("test_it")["kind"] == "growing"
-    assert found.tests["test_next"]["outcome"] == "passed"
-
-
 def test_a_sub_test_that_fails_again_fails_nothing(run: Runner) -> None:
     if not hasattr(pytest, "Subtests"):
         pytest.skip("pytest has sub-tests from 9.0 on")
@@ -447,22 +454,6 @@ def test_a_sub_test_that_fails_again_fails_nothing(run: Runner) -> None:
     assert found.finding("test_it")["kind"] == "unconfirmed"
 
 
-def test_a_breakpoint_stops_once(run: Runner) -> None:
-    found = run(
-        """
-        import pdb, sys
-        KEPT = []
-
-        def test_it(monkeypatch):
-            KEPT.append(Buffer(100))
-            if len(KEPT) == 2:
-                breakpoint()
-                pdb.set_trace()
-        """
-    )
-    assert found.finding("test_it")["kind"] == "growing"
-
-
 def test_under_the_debugger_a_test_is_not_run_again(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(
         """
@@ -477,35 +468,6 @@ def test_under_the_debugger_a_test_is_not_run_again(run: Runner, monkeypatch: py
         apart=True,
     )
     assert "--trace" in found.finding("test_it")["why_unconfirmed"]
-
-
-def test_tracing_sees_one_run(run: Runner) -> None:
-    found = run(
-        """
-        import sys, threading
-        CALLS, KEPT = [], []
-
-        def trace(frame, event, argument):
-            if frame.f_code.co_name == "traced":
-                CALLS.append(event)
-
-        def traced():
-            KEPT.append(Buffer(100))
-
-        def test_start():
-            sys.settrace(trace)
-
-        def test_it():
-            traced()
-
-        def test_next():
-            assert sys.gettrace() is trace
-            sys.settrace(None)
-            assert CALLS == ["call"]
-        """
-    )
-    assert found.finding("test_it")["kind"] == "growing"
-    assert found.tests["test_next"]["outcome"] == "passed"
 
 
 @pytest.mark.parametrize(

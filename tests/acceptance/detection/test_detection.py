@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 MODES = ["epoch", "scan"]
 
@@ -37,78 +37,69 @@ def test_an_array_kept_in_a_list_is_a_leak(run: Runner, mode: str) -> None:
     assert found.result.ret == 1
 
 
-def test_what_other_tests_left_is_not_found_again(run: Runner) -> None:
+def test_what_is_counted_and_whose_it_is(run: Runner) -> None:
     found = run(
         """
-        KEPT = []
+        import pytest
+        KEPT, VIEWS, DEVICES, LEFT, RIGHT, OLD = [], [], [], [], {}, Buffer(5000)
 
         def test_leaks():
             KEPT.append(Buffer())
 
-        def test_uses_it():
+        def test_uses_what_another_left():
             assert KEPT[0].memory.size
 
-        def test_drops_it():
+        def test_drops_what_another_left():
             KEPT.clear()
-        """
-    )
-    assert found.verdicts == {"test_leaks": "leaked", "test_uses_it": "clean", "test_drops_it": "clean"}
-
-
-def test_arrays_that_share_memory_are_counted_once(run: Runner) -> None:
-    found = run(
-        """
-        KEPT = []
 
         def test_views():
             whole = Buffer(1000)
-            KEPT.extend([whole, whole.view(), whole.view()])
-        """
-    )
-    finding = found.finding("test_views")
-    assert (finding["count"], finding["bytes"]) == (1, 1000)
+            VIEWS.extend([whole, whole.view(), whole.view()])
 
+        def test_view_of_older_memory():
+            VIEWS.append(OLD.view())
 
-def test_a_view_of_older_memory_leaves_no_bytes(run: Runner) -> None:
-    found = run(
-        """
-        OLD, KEPT = Buffer(5000), []
+        def test_two_devices():
+            DEVICES.extend([Buffer(10, "gpu:0"), Buffer(20, "gpu:1")])
 
-        def test_view():
-            KEPT.append(OLD.view())
-        """
-    )
-    finding = found.finding("test_view")
-    assert (finding["kind"], finding["count"], finding["bytes"]) == ("growing", 1, 0)
-    assert finding["tensors"][0]["storage_bytes"] == 5000
-
-
-def test_devices_are_told_apart(run: Runner) -> None:
-    found = run(
-        """
-        KEPT = []
-
-        def test_two():
-            KEPT.extend([Buffer(10, "gpu:0"), Buffer(20, "gpu:1")])
-        """
-    )
-    findings = found.tests["test_two"]["findings"]
-    assert {(finding["device"], finding["bytes"]) for finding in findings} == {("gpu:0", 10), ("gpu:1", 20)}
-
-
-def test_one_finding_for_each_root(run: Runner) -> None:
-    found = run(
-        """
-        LEFT, RIGHT = [], {}
-
-        def test_both():
+        def test_two_roots():
             LEFT.extend([Buffer(1), Buffer(2)])
             RIGHT[len(RIGHT)] = Buffer(3)
+
+        @pytest.mark.xfail(strict=False)
+        def test_unexpected_pass():
+            KEPT.append(Buffer())
+
+        @pytest.fixture
+        def clean():
+            yield Buffer()
+
+        @pytest.fixture
+        def leaky():
+            KEPT.append(Buffer())
+            return KEPT[-1]
+
+        def test_clean_fixture(clean):
+            assert clean
+
+        def test_leaky_fixture(clean, leaky):
+            assert leaky
         """
     )
-    findings = found.tests["test_both"]["findings"]
+    clean = ("uses_what_another_left", "drops_what_another_left", "clean_fixture")
+    verdicts = dict.fromkeys(found.tests, "leaked") | dict.fromkeys((f"test_{name}" for name in clean), "clean")
+    assert found.verdicts == verdicts
+    assert (found.finding("test_views")["count"], found.finding("test_views")["bytes"]) == (1, 1000)
+    finding = found.finding("test_view_of_older_memory")
+    assert (finding["kind"], finding["count"], finding["bytes"]) == ("growing", 1, 0)
+    assert finding["tensors"][0]["storage_bytes"] == 5000
+    findings = found.tests["test_two_devices"]["findings"]
+    assert {(finding["device"], finding["bytes"]) for finding in findings} == {("gpu:0", 10), ("gpu:1", 20)}
+    findings = found.tests["test_two_roots"]["findings"]
     roots = {finding["holder"]["root"]: (finding["count"], finding["bytes"]) for finding in findings}
     assert roots == {"test_it.LEFT": (2, 3), "test_it.RIGHT": (1, 3)}
+    assert found.tests["test_unexpected_pass"]["outcome"] == "xpassed"
+    assert found.finding("test_leaky_fixture")["count"] == 1
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -183,47 +174,6 @@ def test_a_test_that_does_not_pass_is_not_checked(run: Runner, mode: str) -> Non
         test = found.tests[f"test_{outcome}"]
         assert (test["verdict"], test["outcome"], bool(test["why_unchecked"])) == ("unchecked", outcome, True)
         assert found.verdicts[f"test_next_of_{outcome}"] == "clean"
-
-
-def test_an_unexpected_pass_is_checked(run: Runner) -> None:
-    found = run(
-        """
-        import pytest
-        KEPT = []
-
-        @pytest.mark.xfail(strict=False)
-        def test_it():
-            KEPT.append(Buffer())
-        """
-    )
-    assert found.tests["test_it"]["outcome"] == "xpassed"
-    assert found.verdicts == {"test_it": "leaked"}
-
-
-def test_function_fixtures_and_their_values(run: Runner) -> None:
-    found = run(
-        """
-        import pytest
-        KEPT = []
-
-        @pytest.fixture
-        def clean():
-            yield Buffer()
-
-        @pytest.fixture
-        def leaky():
-            KEPT.append(Buffer())
-            return KEPT[-1]
-
-        def test_clean(clean):
-            assert clean
-
-        def test_leaky(clean, leaky):
-            assert leaky
-        """
-    )
-    assert found.verdicts == {"test_clean": "clean", "test_leaky": "leaked"}
-    assert found.finding("test_leaky")["count"] == 1
 
 
 def test_log_records_with_arrays_are_no_leak(run: Runner) -> None:

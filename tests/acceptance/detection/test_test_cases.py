@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.conftest import Runner
 
 pytestmark = [
-    pytest.mark.interpreter,
+    pytest.mark.newest,
     pytest.mark.skipif(
         make_young() is None or not epochs_supported(),
         reason="this interpreter's collector cannot be told what is young",
@@ -38,8 +38,7 @@ CASE = """
 """
 
 
-@pytest.mark.parametrize("options", [[], ["-v"]], ids=["", "verbose"])
-def test_what_it_stores_goes_with_its_cycle(run: Runner, options: list[str]) -> None:
+def test_what_it_stores_goes_with_its_cycle(run: Runner) -> None:
     """As `torch.testing`'s own and most libraries' base classes do."""
     found = run(
         f"""{CASE}
@@ -47,8 +46,7 @@ def test_what_it_stores_goes_with_its_cycle(run: Runner, options: list[str]) -> 
         def test_one(self): pass
         def test_two(self): pass
         def test_three(self): pass
-    """,
-        *options,
+    """
     )
     found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 3 noted, 0 clean*"])
     for test in found.tests.values():

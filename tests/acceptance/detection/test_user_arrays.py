@@ -155,7 +155,7 @@ def test_a_hook_that_fails_is_told_of_once_and_the_run_goes_on(
     run: Runner, pytester: pytest.Pytester, body: str, text: str
 ) -> None:
     write(pytester, PLAIN_CONFTEST, BODY=body)
-    found = run(PLAIN)
+    found = run(PLAIN, "--gpu-leak-strict")
     found.result.assert_outcomes(passed=1, warnings=1)
     (fault,) = found.report["faults"]
     assert fault.startswith("the hook pytest_gpuleak_arrays failed: ")
@@ -164,8 +164,7 @@ def test_a_hook_that_fails_is_told_of_once_and_the_run_goes_on(
     # What the hook did return is watched.
     assert found.verdicts == {"test_plain": "leaked" if "[" in body and "1 / 0" not in body else "clean"}
     found.result.stdout.fnmatch_lines(["gpu-leak: the check itself failed outside of the tests: the hook *"])
-    strict = run(PLAIN, "--gpu-leak-strict")
-    assert strict.result.ret == 1
+    assert found.result.ret == 1
 
 
 def test_none_and_nothing_are_no_faults(run: Runner, pytester: pytest.Pytester) -> None:

@@ -138,7 +138,7 @@ def test_an_option_in_the_ini_is_named_with_its_file(run: Runner, pytester: pyte
 
 def test_under_xdist(run: Runner) -> None:
     pytest.importorskip("xdist")
-    found = run(SUITE, "--gpu-leak-warn", "-p", "xdist", "-n2", apart=True)
+    found = run(SUITE, "--gpu-leak-warn", "-p", "xdist", "-n1", apart=True)
     assert found.result.ret == 0
     found.result.assert_outcomes(passed=11)
     assert found.report["summary"]["would_fail"] == 10

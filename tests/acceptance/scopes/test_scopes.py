@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = [pytest.mark.newest, pytest.mark.usefixtures("warm")]
+pytestmark = pytest.mark.newest
 
 SCOPES = ["class", "module", "package", "session"]
 
@@ -83,22 +84,139 @@ class TestOf{scope}:
     found.result.stdout.fnmatch_lines(["*4 fixtures leaked*"])
 
 
-def test_a_small_residue_of_a_fixture_is_a_note(run: Runner) -> None:
-    found = run(
-        """
-        import pytest
-        REGISTRY = {}
+MODULES = {
+    "small": """
+        @pytest.fixture(scope="module")
+        def small():
+            KEPT.append(Buffer(100))
 
+        def test_small(small):
+            pass
+        """,
+    "params": """
+        SLOT = {}
+
+        @pytest.fixture(scope="module", params=[1, 2, 3])
+        def replaced(request):
+            SLOT["x"] = Buffer(2**20 * request.param)
+            yield SLOT["x"]
+
+        def test_params(replaced):
+            pass
+        """,
+    "store": """
+        @pytest.fixture(scope="module")
+        def store():
+            return {"own": Buffer(10)}
+
+        def test_adds(store):
+            store["big"] = Buffer(2**21)
+
+        def test_reads(store):
+            assert store["big"]
+        """,
+    "dies": """
+        @pytest.fixture(scope="module")
+        def dies():
+            return {}
+
+        def test_adds_last(dies):
+            dies["big"] = Buffer(2**21)
+        """,
+    "last": """
         @pytest.fixture(scope="module")
         def model():
-            REGISTRY["model"] = Buffer(100)
+            yield Buffer(2**21)
 
-        def test_one(model):
+        def test_first(model):
             pass
-        """
-    )
-    assert found.fixtures["model"]["findings"][0]["failed"] is False
-    assert found.result.ret == 0
+
+        def test_last(model):
+            KEPT.append(Buffer(100))
+        """,
+    "teardown": """
+        @pytest.fixture(scope="module")
+        def saved():
+            yield Buffer(10)
+            KEPT.append(Buffer(2**21))
+
+        def test_saved(saved):
+            pass
+        """,
+    "fails": """
+        @pytest.fixture(scope="module")
+        def innocent():
+            yield Buffer(2**21)
+
+        def test_fails(innocent):
+            assert not innocent
+        """,
+    "hidden": """
+        @pytest.fixture(scope="class")
+        def guilty():
+            KEPT.append(Buffer(2**21))
+            yield KEPT[-1]
+
+        class TestIt:
+            def test_fails(self, guilty):
+                assert not guilty
+
+        def test_after_failure():
+            pass
+        """,
+    "plain": """
+        def setup_module():
+            KEPT.append(Buffer(2**21))
+
+        class TestModel:
+            @classmethod
+            def setup_class(cls):
+                KEPT.append(Buffer(2**21))
+
+            def test_it(self):
+                pass
+        """,
+    "unittest": """
+        def setUpModule():
+            KEPT.append(Buffer(2**21))
+
+        class TestCase(unittest.TestCase):
+            @classmethod
+            def setUpClass(cls):
+                KEPT.append(Buffer(2**21))
+
+            def test_it(self):
+                pass
+        """,
+}
+
+
+def test_what_is_the_tests_and_what_the_fixtures(run: Runner, pytester: pytest.Pytester) -> None:
+    head = "import unittest\nimport pytest\nfrom tests.support.standin import Buffer\nKEPT = []\n"
+    pytester.makepyfile(**{f"test_{name}": head + textwrap.dedent(source) for name, source in MODULES.items()})
+    found = run("")
+    unchecked = ("test_fails", "TestIt::test_fails")
+    assert found.verdicts == {
+        **dict.fromkeys(found.tests, "clean"),
+        **dict.fromkeys(unchecked, "unchecked"),
+        "test_adds": "noted",
+        "test_last": "leaked",
+    }
+    found.result.assert_outcomes(failed=2, passed=len(found.report["tests"]) - 2)
+    assert found.finding("test_last")["kind"] == "growing"
+    note = found.finding("test_adds")
+    assert (note["kind"], note["holder"]["kind"]) == ("retained", "fixture")
+    assert note["until_teardown"]
+    assert "store" in note["holder"]["text"]
+    found.result.stdout.fnmatch_lines(["NOTED 2.0 MiB held by fixture 'store'?'big'? until its teardown"])
+    told = [(name, one["kind"], one["failed"]) for name, record in found.fixtures.items() for one in record["findings"]]
+    guilty = {"replaced", "saved", "guilty", "TestModel.setup_class", "TestCase.setUpClass"}
+    guilty |= {"test_plain.setup_module", "test_unittest.setUpModule"}
+    assert sorted(told) == sorted([("small", "retained", False), *((name, "retained", True) for name in guilty)])
+    assert found.fixtures["saved"]["findings"][0]["bytes"] == 2**21
+    for name in ("plain.setup_module", "unittest.setUpModule"):
+        record = found.fixtures[f"test_{name}"]
+        assert (record["scope"], record["file"]) == ("module", f"test_{name.partition('.')[0]}.py")
 
 
 def test_a_fixture_that_leaves_more_each_time_grows(run: Runner) -> None:
@@ -123,124 +241,6 @@ def test_a_fixture_that_leaves_more_each_time_grows(run: Runner) -> None:
     (finding,) = found.fixtures["model"]["findings"]
     assert (finding["kind"], finding["failed"], finding["count"], finding["bytes"]) == ("growing", True, 1, 100)
     assert found.result.ret == 1
-
-
-def test_parametrised_wider_fixture(run: Runner) -> None:
-    found = run(
-        """
-        import pytest
-        SLOT = {}
-
-        @pytest.fixture(scope="module", params=[1, 2, 3])
-        def model(request):
-            SLOT["x"] = Buffer(2**20 * request.param)
-            yield SLOT["x"]
-
-        def test_it(model):
-            pass
-        """
-    )
-    (finding,) = found.fixtures["model"]["findings"]
-    assert finding["kind"] == "retained"
-    assert set(found.verdicts.values()) == {"clean"}
-
-
-def test_what_a_test_adds_to_a_fixture_is_a_note_on_the_test(run: Runner) -> None:
-    found = run(
-        """
-        import pytest
-
-        @pytest.fixture(scope="module")
-        def store():
-            return {"own": Buffer(10)}
-
-        def test_adds(store):
-            store["big"] = Buffer(2**21)
-
-        def test_reads(store):
-            assert store["big"]
-        """
-    )
-    assert found.verdicts == {"test_adds": "noted", "test_reads": "clean"}
-    assert found.finding("test_adds")["kind"] == "retained"
-    assert found.finding("test_adds")["until_teardown"]
-    found.result.stdout.fnmatch_lines(["NOTED 2.0 MiB held by fixture 'store'?'big'? until its teardown"])
-    assert found.finding("test_adds")["holder"]["kind"] == "fixture"
-    assert "store" in found.holder("test_adds")
-    assert found.report["fixtures"] == []
-
-
-def test_state_that_dies_with_the_fixture_is_not_left_behind(run: Runner) -> None:
-    found = run(
-        """
-        import pytest
-
-        @pytest.fixture(scope="module")
-        def store():
-            return {}
-
-        def test_adds(store):
-            store["big"] = Buffer(2**21)
-        """
-    )
-    assert found.verdicts == {"test_adds": "clean"}
-
-
-def test_the_last_test_of_a_module_is_run_again_with_its_fixtures(run: Runner) -> None:
-    found = run(
-        """
-        import pytest
-        KEPT = []
-
-        @pytest.fixture(scope="module")
-        def model():
-            yield Buffer(2**21)
-
-        def test_first(model):
-            pass
-
-        def test_last(model):
-            KEPT.append(Buffer(100))
-        """
-    )
-    assert found.verdicts == {"test_first": "clean", "test_last": "leaked"}
-    assert found.finding("test_last")["kind"] == "growing"
-    assert found.report["fixtures"] == []
-
-
-def test_a_fixtures_teardown_is_the_fixtures(run: Runner) -> None:
-    found = run(
-        """
-        import pytest
-        SAVED = {}
-
-        @pytest.fixture(scope="module")
-        def model():
-            yield Buffer(10)
-            SAVED["checkpoint"] = Buffer(2**21)
-
-        def test_it(model):
-            pass
-        """
-    )
-    assert found.verdicts == {"test_it": "clean"}
-    assert found.fixtures["model"]["findings"][0]["bytes"] == 2**21
-
-
-def test_a_failed_test_does_not_blame_its_fixture(run: Runner) -> None:
-    source = """
-        import pytest
-
-        @pytest.fixture(scope="module")
-        def model():
-            yield Buffer(2**21)
-
-        def test_it(model):
-            assert not model
-    """
-    found = run(source)
-    assert (found.verdicts, found.report["fixtures"]) == ({"test_it": "unchecked"}, [])
-    found.result.assert_outcomes(failed=1)
 
 
 @pytest.mark.parametrize("option", ["--gpu-leak-cycles=note", "--gpu-leak-cycles=fail"])
@@ -315,70 +315,6 @@ def test_a_failure_does_not_hide_a_fixtures_own_garbage(run: Runner, ending: str
     """
     found = run(source, apart=True)
     assert found.fixtures["model"]["findings"][0]["kind"] == "cycle"
-
-
-def test_a_failed_test_does_not_hide_its_fixture(run: Runner) -> None:
-    found = run(
-        """
-        import pytest
-        KEPT = []
-
-        @pytest.fixture(scope="class")
-        def model():
-            KEPT.append(Buffer(2**21))
-            yield KEPT[-1]
-
-        class TestIt:
-            def test_it(self, model):
-                assert not model
-
-        def test_next():
-            pass
-        """
-    )
-    assert found.verdicts == {"TestIt::test_it": "unchecked", "test_next": "clean"}
-    assert found.fixtures["model"]["findings"][0]["failed"] is True
-
-
-@pytest.mark.parametrize(
-    ("setup", "name", "scope"),
-    [
-        ("def setup_module():\n    KEPT.append(Buffer(2**21))", "test_it.setup_module", "module"),
-        ("def setUpModule():\n    KEPT.append(Buffer(2**21))", "test_it.setUpModule", "module"),
-    ],
-)
-def test_module_setup_as_the_user_wrote_it(run: Runner, setup: str, name: str, scope: str) -> None:
-    found = run(f"KEPT = []\n{setup}\n\ndef test_it():\n    pass\n")
-    assert found.verdicts == {"test_it": "clean"}
-    assert found.fixtures[name]["scope"] == scope
-    assert found.fixtures[name]["file"] == "test_it.py"
-
-
-def test_class_setup_as_the_user_wrote_it(run: Runner) -> None:
-    found = run(
-        """
-        import unittest
-        KEPT = []
-
-        class TestModel:
-            @classmethod
-            def setup_class(cls):
-                KEPT.append(Buffer(2**21))
-
-            def test_it(self):
-                pass
-
-        class TestCase(unittest.TestCase):
-            @classmethod
-            def setUpClass(cls):
-                KEPT.append(Buffer(2**21))
-
-            def test_it(self):
-                pass
-        """
-    )
-    assert set(found.verdicts.values()) == {"clean"}
-    assert set(found.fixtures) == {"TestModel.setup_class", "TestCase.setUpClass"}
 
 
 def test_setup_that_lets_go(run: Runner) -> None:

@@ -93,7 +93,7 @@ def test_a_plugin_changes_no_verdict(
     loaded = [] if name == "none" else ["-p", plugin.module]
     given: list[Any] = [*loaded, *plugin.arguments]
     given += ["-p", "pytest_gpuleak.plugin"]
-    without = pytester.runpytest_subprocess(*given, "-p", "no:cacheprovider").parseoutcomes()
+    without = run("", *given, apart=True, plugin="--no-gpu-leak", report=False).result.parseoutcomes()
     if without.keys() & {"failed", "errors"}:
         pytest.skip(f"the plugin for {name} does not work with pytest {pytest.__version__}")
     found = run("", *given, apart=True)

@@ -77,10 +77,12 @@ def test_a_report_that_fails_fails_a_run_that_was_clean(run: Runner, monkeypatch
     assert run(CLEAN, "--gpu-leak-report=broken.html").result.ret == 1
 
 
-@pytest.mark.parametrize(("module", "name", "said"), STEPS)
-@pytest.mark.parametrize("suite", [SUITE, CLEAN], ids=["leaks", "clean"])
+@pytest.mark.parametrize(
+    ("suite", "module", "name", "said"),
+    [*((SUITE, *step) for step in STEPS), *((CLEAN, *STEPS[number]) for number in (0, 1, -1))],
+)
 def test_a_step_that_fails_takes_one_line(
-    run: Runner, monkeypatch: pytest.MonkeyPatch, module: str, name: str, said: str, suite: str
+    run: Runner, monkeypatch: pytest.MonkeyPatch, suite: str, module: str, name: str, said: str
 ) -> None:
     spoil(monkeypatch, module, name)
     found = run(suite)
@@ -88,8 +90,7 @@ def test_a_step_that_fails_takes_one_line(
     assert "INTERNALERROR" not in text
     assert "Traceback" not in text
     shown = f"gpu-leak: {said} failed: KeyError: 'a fault of ours'"
-    if suite is SUITE or "show" not in said:
-        assert found.result.outlines.count(shown) == 1
+    assert found.result.outlines.count(shown) == 1
     assert found.result.ret == (1 if suite is SUITE else 0)
     found.result.assert_outcomes(passed=2 if suite is SUITE else 1)
     if "writing" not in said:
@@ -98,7 +99,7 @@ def test_a_step_that_fails_takes_one_line(
         assert "1 clean" in "".join(line for line in found.result.outlines if line.startswith("gpu-leak: "))
 
 
-@pytest.mark.parametrize(("module", "name", "said"), STEPS)
+@pytest.mark.parametrize(("module", "name", "said"), [STEPS[0], STEPS[4], STEPS[-1]])
 def test_ctrl_c_skips_a_step(run: Runner, monkeypatch: pytest.MonkeyPatch, module: str, name: str, said: str) -> None:
     spoil(monkeypatch, module, name, KeyboardInterrupt())
     found = run(SUITE)
@@ -119,6 +120,7 @@ def test_ctrl_c_costs_one_report(run: Runner, pytester: pytest.Pytester, monkeyp
     assert not (pytester.path / "broken.html").exists()
 
 
+@pytest.mark.usefixtures("cold")
 def test_a_second_ctrl_c_ends_the_run(run: Runner, pytester: pytest.Pytester) -> None:
     conftest = pytester.path / "conftest.py"
     conftest.write_text(
@@ -169,15 +171,16 @@ def test_what_a_worker_sends_and_cannot_be_read_takes_one_line(run: Runner, monk
 
 
 @pytest.mark.parametrize(
-    ("module", "name"),
+    ("module", "name", "options"),
     [
-        ("reports.terminal.findings", "render_short"),
-        ("reports.junit", "properties_of"),
-        ("reports.terminal.findings", "render_finding"),
-        ("model.findings", "encode_finding"),
+        ("reports.terminal.findings", "render_short", ()),
+        ("reports.terminal.findings", "render_finding", ()),
+        ("reports.junit", "properties_of", ("-n1",)),
+        ("model.findings", "encode_finding", ()),
+        ("model.findings", "encode_finding", ("-n1",)),  # which sends it
     ],
 )
-@pytest.mark.parametrize("options", [(), ("-n1",)], ids=["alone", "xdist"])
+@pytest.mark.usefixtures("cold")
 def test_a_leak_that_cannot_be_told_in_full_still_fails_its_test(
     run: Runner, pytester: pytest.Pytester, module: str, name: str, options: tuple[str, ...]
 ) -> None:

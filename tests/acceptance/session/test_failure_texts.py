@@ -135,3 +135,26 @@ def test_an_error_without_a_traceback_and_one_that_is_its_own_cause_are_left_alo
     error.__cause__ = error
     drop_own_frames(error)
     assert error.__traceback__ is None
+
+
+INTERRUPTED = """
+from pytest_gpuleak.session.leak_check import LeakCheck
+
+def deep_in_the_check(*arguments):
+    raise KeyboardInterrupt
+
+LeakCheck.judge = deep_in_the_check
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--full-trace"]])
+def test_no_frame_is_shown_where_ctrl_c_comes_while_the_check_is_at_work(
+    run: Runner, pytester: pytest.Pytester, options: list[str]
+) -> None:
+    conftest = pytester.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + INTERRUPTED)
+    found = run("def test_first(): pass\ndef test_second(): pass", *options, apart=True)
+    assert found.result.ret == pytest.ExitCode.INTERRUPTED
+    assert "!!! KeyboardInterrupt !!!" in found.result.stdout.str()
+    assert "deep_in_the_check" not in found.result.stdout.str()
+    assert "2 of 2 tests did not run to the end" in found.report["incomplete"]

@@ -325,7 +325,7 @@ def test_strict_by_a_file(run: Runner, pytester: pytest.Pytester, name: str, tex
 @pytest.mark.usefixtures("faulty_hook")
 def test_faults_of_workers_reach_the_controller(run: Runner) -> None:
     pytest.importorskip("xdist")
-    found = run(ONCE.replace("size", "100"), "--gpu-leak-strict", "-n2", apart=True)
+    found = run(ONCE.replace("size", "100"), "--gpu-leak-strict", "-n1", apart=True)
     (fault,) = found.tests["test_leaks"]["faults"]
     assert fault.startswith("the hook pytest_gpuleak_settle failed: AttributeError")
     found.result.stdout.fnmatch_lines(["gpu-leak: the check itself failed in 1 test: the hook *"])
@@ -336,7 +336,7 @@ def test_faults_of_a_workers_session_reach_the_controller(run: Runner, pytester:
     pytest.importorskip("xdist")
     conftest = pytester.path / "conftest.py"
     conftest.write_text("def pytest_gpuleak_arrays(config):\n    raise OSError('no such file')\n")
-    found = run("def test_it():\n    pass\n", "--gpu-leak-strict", "-n2", apart=True)
+    found = run("def test_it():\n    pass\n", "--gpu-leak-strict", "-n1", apart=True)
     (fault,) = found.report["faults"]
     assert fault == "the hook pytest_gpuleak_arrays failed: OSError: no such file (conftest.py:2)"
     assert found.result.ret == 1

@@ -44,15 +44,9 @@ RAISES = {
     "an error": ("raise AttributeError('app.cache has no clear_all')", "AttributeError: app.cache has no clear_all"),
     "skip": ("pytest.skip('not now')", "pytest.skip(): not now"),
     "fail": ("pytest.fail('no cache')", "pytest.fail(): no cache"),
-    "no memory": ("raise MemoryError", "MemoryError"),
     "a recursion": ("pytest_gpuleak_settle(config, nodeid)", "RecursionError: maximum recursion depth exceeded"),
     "a type of its own": ("raise type('Stop', (BaseException,), {})('at once')", "Stop: at once"),
-    "an error without text": (
-        "raise type('Bad', (Exception,), {'__str__': lambda self: 1 / 0})()",
-        "Bad: its message cannot be shown",
-    ),
     "the end of a generator": ("raise StopIteration", "StopIteration"),
-    "lines and colours": (r"raise ValueError('\x1b[31mred\nand more')", r"ValueError: \x1b[31mred\nand more"),
 }
 
 
@@ -100,7 +94,7 @@ def test_ctrl_c_in_it_is_the_users_own(run: Runner, pytester: pytest.Pytester) -
     assert run(SUITE, apart=True).result.ret == pytest.ExitCode.INTERRUPTED
 
 
-@pytest.mark.parametrize("signature", ["*arguments", "config, nodeid, more=1", "", "nodeid"])
+@pytest.mark.parametrize("signature", ["*arguments", "nodeid, more=1", ""])
 def test_any_signature_that_pluggy_accepts_is_called(run: Runner, pytester: pytest.Pytester, signature: str) -> None:
     add_hook(pytester, f"CALLS = []\n\ndef pytest_gpuleak_settle({signature}):\n    open('called', 'w').close()\n")
     found = run(SUITE)
@@ -131,28 +125,20 @@ def test_one_whose_body_never_runs_is_told_of(run: Runner, pytester: pytest.Pyte
 @pytest.mark.parametrize(
     "statement",
     [
-        "return [Buffer(2**21)]",
-        "gc.disable()",
+        "gc.disable(); gc.set_threshold(1)",
         "gc.freeze()",
-        "gc.unfreeze()",
-        "gc.set_threshold(1)",
+        "gc.unfreeze(); gc.callbacks.clear(); gc.collect()",
         "gc.set_debug(gc.DEBUG_SAVEALL)",
-        "gc.callbacks.clear()",
-        "gc.collect()",
-        "sys.setrecursionlimit(150)",
-        "sys.setprofile(None)",
-        "import test_it; test_it.test_clean()",
-        "import test_it; test_it.test_b()",
-        "import time; time.sleep(0.3)",
-        "import os; os.chdir('/')",
-        "threading.Thread(target=int).start()",
+        "sys.setrecursionlimit(150); sys.setprofile(None); os.chdir('/')",
+        "import test_it; test_it.test_clean(); test_it.test_b()",
+        "threading.Thread(target=int).start(); time.sleep(0.3); return [Buffer(2**21)]",
     ],
 )
 def test_whatever_it_does_the_verdicts_stand(run: Runner, pytester: pytest.Pytester, statement: str) -> None:
     add_hook(
         pytester,
         f"""
-        import gc, sys, threading
+        import gc, os, sys, threading, time
 
         def pytest_gpuleak_settle(config, nodeid):
             {statement}

@@ -1,4 +1,4 @@
-"""Hooks of parameters that refer to what owns the parameter: cycles that torch's collector support does not see."""
+"""Cycles that the collector does not see: through hooks of parameters, and through NumPy arrays of objects."""
 
 from __future__ import annotations
 
@@ -45,3 +45,27 @@ def test_a_hook_after_accumulation_that_leads_to_its_parameter_is_a_ring(run: Ru
         assert finding["holder"]["root"] == "a cycle through C++ that no collector frees"
         assert "._post_accumulate_grad_hooks[" in finding["holder"]["text"]
         assert "handle.remove()" in finding["hint"]
+
+
+# As a table does whose cells refer to the table.
+CELLS = """
+    import numpy, torch
+
+    class Table:
+        pass
+
+    def test_it():
+        table = Table()
+        table.cells = numpy.empty(2, object)
+        table.cells[:] = torch.ones(1000), table
+"""
+
+
+def test_what_a_cell_leads_back_to_is_shown_as_a_cycle(run: Runner) -> None:
+    pytest.importorskip("numpy")
+    found = run(CELLS)
+    finding = found.finding("test_it")
+    assert (found.verdicts["test_it"], finding["kind"]) == ("leaked", "growing")
+    assert finding["holder"]["text"] == ("a cycle through C++ that no collector frees -> numpy.ndarray[1].cells[0]")
+    assert finding["code"] == "GL812"
+    assert "leads back to itself through an item" in finding["hint"]
