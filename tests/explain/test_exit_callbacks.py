@@ -109,6 +109,7 @@ SOURCE = """
 """
 
 
+@pytest.mark.slow
 def test_a_method_given_to_atexit_is_named_with_its_place(run: Runner) -> None:
     ran = run(SOURCE, apart=True)
     finding = ran.finding("test_exit")

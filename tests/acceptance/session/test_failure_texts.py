@@ -32,8 +32,10 @@ def pytest_runtest_call(item):
 
 
 # Of an error in the test's own file pytest shows only what is below it; in a conftest.py it shows every plugin's frame.
-@pytest.mark.parametrize("style", ["long", "short"])
-@pytest.mark.parametrize("options", [["--gpu-leak"], ["--gpu-leak", "--gpu-leak-clean"], ["--gpu-leak-max-mb=1"]])
+@pytest.mark.parametrize(
+    ("options", "style"),
+    [(["--gpu-leak"], "long"), (["--gpu-leak", "--gpu-leak-clean"], "short"), (["--gpu-leak-max-mb=1"], "long")],
+)
 def test_no_frame_of_the_plugin_is_shown(
     run: Runner, pytester: pytest.Pytester, options: list[str], style: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
@@ -72,7 +73,7 @@ PROCESSES = """
     def test_starts_one():
         STARTED.append(start())
 
-    def test_is_clean():
+    def test_starts_none():
         pass
 
     def test_starts_and_stops_one():
@@ -85,22 +86,22 @@ PROCESSES = """
 
 
 @pytest.mark.parametrize("system", [MACOS, WINDOWS], ids=["macos", "windows"])
-def test_processes_are_found_without_waitid_and_proc(run: Runner, pytester: pytest.Pytester, system: str) -> None:
+def test_what_a_system_lacks_changes_no_verdict_and_hides_no_process(
+    run: Runner, pytester: pytest.Pytester, system: str
+) -> None:
     pytester.makepyfile(other=system)
-    found = run(PROCESSES, "-p", "other", apart=True)
-    leaked = {"test_starts_one": "leaked", "test_starts_another": "leaked"}
-    assert found.verdicts == leaked | {"test_is_clean": "clean", "test_starts_and_stops_one": "clean"}
-    assert {found.finding(name)["kind"] for name in leaked} == {"process"}
-    assert "itself failed" not in found.result.stdout.str()
-
-
-@pytest.mark.parametrize("system", [MACOS, WINDOWS], ids=["macos", "windows"])
-def test_what_a_system_lacks_changes_no_verdict(run: Runner, pytester: pytest.Pytester, system: str) -> None:
-    pytester.makepyfile(other=system)
-    found = run(SUITE, "-p", "other", apart=True)
-    assert found.verdicts == {"test_grows": "leaked", "test_fills_a_slot": "leaked", "test_is_clean": "clean"}
+    found = run(textwrap.dedent(SUITE) + textwrap.dedent(PROCESSES), "-p", "other", apart=True)
     kinds = {name: [finding["kind"] for finding in test["findings"]] for name, test in found.tests.items()}
-    assert kinds == {"test_grows": ["growing"], "test_fills_a_slot": ["retained"], "test_is_clean": []}
+    assert kinds == {
+        "test_grows": ["growing"],
+        "test_fills_a_slot": ["retained"],
+        "test_is_clean": [],
+        "test_starts_one": ["process"],
+        "test_starts_none": [],
+        "test_starts_and_stops_one": [],
+        "test_starts_another": ["process"],
+    }
+    assert found.verdicts == {name: "leaked" if found else "clean" for name, found in kinds.items()}
     assert "itself failed" not in found.result.stdout.str()
     assert "Traceback" not in found.result.stdout.str()
 
