@@ -32,7 +32,7 @@ OBJECTS = f"""{COUNTED}
 def test_each_is_run_again(run: Runner, pytester: pytest.Pytester) -> None:
     found = run(
         f"""{OBJECTS}
-    @pytest.mark.parametrize("module", [Module() for _ in range(8)])
+    @pytest.mark.parametrize("module", [Module() for _ in range(3)])
     def test_it(module):
         note("it")
         module.keep_last()
@@ -42,7 +42,7 @@ def test_each_is_run_again(run: Runner, pytester: pytest.Pytester) -> None:
     findings = [test["findings"][0] for test in found.tests.values()]
     assert {(one["kind"], one["count"], one["bytes"]) for one in findings} == {("retained", 1, 4096)}
     assert all(one["holder"]["text"].endswith(".inner['deep']['last']") for one in findings), findings
-    assert runs(pytester) == {"it": 8 * 2}
+    assert runs(pytester) == {"it": 3 * 2}
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def test_each_function_is_judged_by_its_own_and_what_differs_in_a_later_test_fai
 ) -> None:
     found = run(
         f"""{OBJECTS}
-    MODULES = [Module() for _ in range(5)]
+    MODULES = [Module() for _ in range(3)]
 
     @pytest.mark.parametrize("module", MODULES)
     def test_last(module):
@@ -63,34 +63,34 @@ def test_each_function_is_judged_by_its_own_and_what_differs_in_a_later_test_fai
         note("all")
         module.append()
 
-    @pytest.mark.parametrize("module", [Module() for _ in range(6)])
+    @pytest.mark.parametrize("module", [Module() for _ in range(3)])
     def test_elsewhere(module, request):
         module.keep_last()
-        if request.node.name.endswith("5]"):
+        if request.node.name.endswith("2]"):
             KEPT.append(Buffer())
 
-    @pytest.mark.parametrize("module", [Module() for _ in range(6)])
+    @pytest.mark.parametrize("module", [Module() for _ in range(3)])
     def test_large(module, request):
-        module.last = Buffer(2**20 if request.node.name.endswith("5]") else 16)
+        module.last = Buffer(2**20 if request.node.name.endswith("2]") else 16)
     """
     )
     assert {name: verdict for name, verdict in found.verdicts.items() if "last" in name or "all" in name} == {
-        f"test_last[module{n}]": "noted" for n in range(5)
-    } | {f"test_all[module{n}]": "leaked" for n in range(5)}
-    assert runs(pytester) == {"last": 10, "all": 15}
+        f"test_last[module{n}]": "noted" for n in range(3)
+    } | {f"test_all[module{n}]": "leaked" for n in range(3)}
+    assert runs(pytester) == {"last": 6, "all": 9}
     for name in ("elsewhere", "large"):
-        assert [found.verdicts[f"test_{name}[module{n}]"] for n in (4, 5)] == ["noted", "leaked"], name
+        assert [found.verdicts[f"test_{name}[module{n}]"] for n in (1, 2)] == ["noted", "leaked"], name
 
 
 def test_with_no_re_runs_nothing_is_taken_for_constant(run: Runner, pytester: pytest.Pytester) -> None:
     found = run(
         f"""{OBJECTS}
-    @pytest.mark.parametrize("module", [Module() for _ in range(6)])
+    @pytest.mark.parametrize("module", [Module() for _ in range(3)])
     def test_it(module):
         note("it")
         module.keep_last()
     """,
         "--gpu-leak-confirm=0",
     )
-    assert runs(pytester) == {"it": 6}
+    assert runs(pytester) == {"it": 3}
     assert all(test["findings"] for test in found.tests.values())
