@@ -11,43 +11,45 @@ from tests.acceptance.confirm.test_harness import COUNTED, HOLDS_THE_INSTANCE, f
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = [pytest.mark.torch, frames_alone, pytest.mark.usefixtures("forked")]
+pytestmark = [pytest.mark.torch, frames_alone]
+
+KEPT = {
+    "View": "weight[0]",
+    "Views": "[weight[0], weight[1], weight.view(-1)]",
+    "Graph": "(weight * weight).sum()",
+    "Distribution": "torch.distributions.Normal(weight[0], torch.ones(1))",
+}
 
 
-@pytest.mark.parametrize(
-    "keep",
-    [
-        "weight[0]",
-        "[weight[0], weight[1], weight.view(-1)]",
-        "(weight * weight).sum()",
-        "torch.distributions.Normal(weight[0], torch.ones(1))",
-    ],
-)
-def test_views_and_graphs_of_a_leaf_are_accounted_for(run: Runner, pytester: pytest.Pytester, keep: str) -> None:
+def test_views_and_graphs_of_a_leaf_are_accounted_for(run: Runner, pytester: pytest.Pytester) -> None:
     pytest.importorskip("torch")
     conftest = pytester.path / "conftest.py"
     conftest.write_text(conftest.read_text() + HOLDS_THE_INSTANCE)
-    found = run(
-        f"""{COUNTED}
-    import torch
+    classes = "".join(
+        f"""
+    class Test{name}(unittest.TestCase):
+        STORE = {{}}
 
-    STORE = {{}}
-
-    class TestIt(unittest.TestCase):
         def setUp(self):
-            STORE.clear()
+            self.STORE.clear()
 
         def test_held(self):
-            note("held")
+            note("{name} held")
             weight = torch.ones(2, 1).requires_grad_()
             self.value = {keep}
 
         def test_replaced(self):
-            note("replaced")
-            weight = STORE["weight"] = torch.ones(2, 1).requires_grad_()
+            note("{name} replaced")
+            weight = self.STORE["weight"] = torch.ones(2, 1).requires_grad_()
             self.value = {keep}
     """
+        for name, keep in KEPT.items()
     )
-    assert found.verdicts == {"TestIt::test_held": "clean", "TestIt::test_replaced": "noted"}
-    assert runs(pytester) == {"held": 1, "replaced": 2}
-    assert {one["kind"] for one in found.tests["TestIt::test_replaced"]["findings"]} == {"retained"}
+    found = run(f"{COUNTED}\n    import torch\n{classes}")
+    wanted = (("held", "clean"), ("replaced", "noted"))
+    assert found.verdicts == {f"Test{name}::test_{test}": verdict for name in KEPT for test, verdict in wanted}
+    assert runs(pytester) == {
+        f"{name} {test}": count for name in KEPT for test, count in (("held", 1), ("replaced", 2))
+    }
+    for name in KEPT:
+        assert {one["kind"] for one in found.tests[f"Test{name}::test_replaced"]["findings"]} == {"retained"}
