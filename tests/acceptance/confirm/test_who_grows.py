@@ -40,13 +40,35 @@ KEEPS_ALL = f"""{SERVICE}
 """A list keeps each engine, farther away than the fixture has the latest."""
 
 
-def test_a_fixture_that_refers_to_its_latest_user_is_not_blamed(run: Runner) -> None:
-    found = run(KEEPS_ALL)
-    finding = found.finding("test_fit")
-    assert (finding["kind"], finding["holder"]["text"]) == (
-        "growing",
-        "test_it.KEPT[0]['a']['b']['c'].weights",
+def test_who_keeps_all_is_named_and_who_keeps_the_latest_adds_nothing(run: Runner) -> None:
+    found = run(
+        KEEPS_ALL
+        + """
+    @pytest.fixture(scope="module")
+    def other_service():
+        return Service()
+
+    def test_fit_alone(other_service):
+        other_service.current = Engine()
+
+    def test_other_service_is_there(other_service):
+        assert other_service is not None
+
+    MODEL, WINDOWS = [], []
+
+    def test_small_cache_beside_a_large_leak():
+        if not MODEL:
+            MODEL.append(Buffer(4 * 2**20))
+            WINDOWS.append(Buffer(4096))
+    """
     )
+    finding = found.finding("test_fit")
+    assert (finding["kind"], finding["holder"]["text"]) == ("growing", "test_it.KEPT[0]['a']['b']['c'].weights")
+    assert (found.verdicts["test_fit_alone"], found.verdicts["test_other_service_is_there"]) == ("noted", "clean")
+    findings = found.tests["test_small_cache_beside_a_large_leak"]["findings"]
+    failed = {one["holder"]["root"].rpartition(".")[2]: one["failed"] for one in findings}
+    assert failed == {"MODEL": True, "WINDOWS": False}
+    found.result.stdout.no_fnmatch_line("*WINDOWS*")
 
 
 @pytest.mark.torch
@@ -56,33 +78,3 @@ def test_a_list_that_is_farther_away_than_the_latest_user_is_named_with_torch(ru
     found = run(KEEPS_ALL.replace("import pytest", "import pytest, torch").replace("Buffer(64)", "torch.zeros(64)"))
     finding = found.finding("test_fit")
     assert (finding["kind"], finding["holder"]["root"]) == ("growing", "test_it.KEPT")
-
-
-def test_a_fixture_that_keeps_its_latest_user_alone_adds_nothing(run: Runner) -> None:
-    found = run(
-        SERVICE
-        + """
-    def test_fit(service):
-        service.current = Engine()
-
-    def test_service_is_there(service):
-        assert service is not None
-    """
-    )
-    assert found.verdicts == {"test_fit": "noted", "test_service_is_there": "clean"}
-
-
-def test_a_small_cache_beside_a_large_leak_is_a_note(run: Runner) -> None:
-    found = run(
-        """
-    MODEL, WINDOWS = [], []
-
-    def test_big():
-        if not MODEL:
-            MODEL.append(Buffer(4 * 2**20))
-            WINDOWS.append(Buffer(4096))
-    """
-    )
-    failed = {one["holder"]["root"].rpartition(".")[2]: one["failed"] for one in found.tests["test_big"]["findings"]}
-    assert failed == {"MODEL": True, "WINDOWS": False}
-    found.result.stdout.no_fnmatch_line("*WINDOWS*")
