@@ -153,6 +153,7 @@ def test_in_workers_of_xdist(suite: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines([f"*- {SECTION} -*", *SAID])
 
 
+@pytest.mark.usefixtures("cold")
 def test_a_budget_that_holds_loads_no_recorder(suite: pytest.Pytester) -> None:
     suite.makeconftest(
         """
