@@ -154,6 +154,30 @@ KINDS: tuple[Kind, ...] = (
         "each waits, with its argument, for a death that does not come",
     ),
     clean("finalizer of a local", "", "weakref.finalize(Node(), id, $array)", "called at once: its object has died"),
+    leak(
+        "chain of exception hooks",
+        "import sys",
+        "x, before = $array, sys.excepthook; sys.excepthook = lambda *a: (before(*a), x)[0]",
+        "each run wraps the hook of the one before",
+    ),
+    clean(
+        "exception hook replaced",
+        "import sys",
+        "x = $array; sys.excepthook = lambda *a: (sys.__excepthook__(*a), x)[0]",
+        "one hook is set",
+    ),
+    leak(
+        "chain of signal handlers",
+        "import signal",
+        "x, before = $array, signal.getsignal(signal.SIGTERM); signal.signal(signal.SIGTERM, lambda *_: (before, x))",
+        "each run wraps the handler of the one before",
+    ),
+    leak(
+        "chain of factories of log records",
+        "",
+        "x, before = $array, logging.getLogRecordFactory(); logging.setLogRecordFactory(lambda *a, **k: (before(*a, **k), x)[0])",
+        "each run wraps the factory of the one before",
+    ),
     leak("exit functions", "", "atexit.register(id, $array)", "atexit keeps each with its argument"),
     clean(
         "exit function taken back",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import gc
+import signal
 import sys
+import threading
 import types
 import weakref
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +23,13 @@ if TYPE_CHECKING:
 
     import pytest
 
+FUNCTIONS: Final = {
+    "sys": ("excepthook", "displayhook", "breakpointhook", "unraisablehook"),
+    "threading": ("excepthook",),
+    "logging": ("_logRecordFactory", "_loggerClass"),
+}
+"""Names of modules for functions that the interpreter calls. A test may wrap the one before it, and lengthen a chain."""
+
 MOCK_LISTS = ("_mock_call_args_list", "_mock_mock_calls", "method_calls", "_mock_await_args_list")
 MOCK_COUNTS = ("_mock_called", "_mock_call_count", "_mock_await_count")
 MOCK_LAST = {"_mock_call_args": "_mock_call_args_list", "_mock_await_args": "_mock_await_args_list"}
@@ -28,7 +37,7 @@ MOCK_LAST = {"_mock_call_args": "_mock_call_args_list", "_mock_await_args": "_mo
 
 
 def keep_lists() -> Restore:
-    """Note the handlers and filters of loggers, the calls of mocks, and hooks into imports and collections."""
+    """Note the handlers and filters of loggers, the calls of mocks, and hooks into the interpreter and its signals."""
     return keep_each(KEEPERS)
 
 
@@ -69,6 +78,51 @@ def _keep_log_handlers(logging: Any) -> Restore:
 def _keep_hooks() -> Restore:
     lists = [sys.meta_path, sys.path_hooks, getattr(gc, "callbacks", [])]  # PyPy has no callbacks
     return all_of(_keep_members(values) for values in lists)
+
+
+def _keep_functions() -> Restore:
+    places = [
+        (vars(sys.modules[module]), name)
+        for module, names in FUNCTIONS.items()
+        for name in names
+        if module in sys.modules
+    ]
+    return keep_each(
+        functools.partial(
+            _keep_weakly, functools.partial(dict.get, names, name), functools.partial(names.__setitem__, name)
+        )
+        for names, name in places
+    )
+
+
+def _keep_signals() -> Restore:
+    """Note the handlers of all signals; none in another thread than the main thread, which alone may set them."""
+    if threading.current_thread() is not threading.main_thread():
+        return nothing
+    return all_of(
+        _keep_weakly(functools.partial(signal.getsignal, number), functools.partial(signal.signal, number))
+        for number in signal.valid_signals()
+    )
+
+
+def _keep_weakly(read: Callable[[], Any], write: Callable[[Any], object]) -> Restore:
+    """Note the function that is set. One that was let go of when it is to be set again has been replaced for good."""
+    function = read()
+    noted: Callable[[], Any]
+    try:
+        noted = weakref.ref(function)
+    except TypeError:  # None, where C set it
+        if type(function) is not signal.Handlers:
+            return nothing
+        noted = functools.partial(signal.Handlers, function)
+    del function
+
+    def restore() -> None:
+        saved = noted()
+        if saved is not None and read() is not saved:
+            write(saved)
+
+    return restore
 
 
 @if_loaded("unittest.mock")
@@ -133,7 +187,13 @@ def _cut_calls(mock: weakref.ref[Any], lengths: dict[str, tuple[int, int]], coun
             now[name] = now[source][-1] if now[source] else None
 
 
-KEEPERS: tuple[Callable[[], Restore], ...] = (_keep_log_handlers, _keep_hooks, _keep_mocks)
+KEEPERS: tuple[Callable[[], Restore], ...] = (
+    _keep_log_handlers,
+    _keep_hooks,
+    _keep_functions,
+    _keep_signals,
+    _keep_mocks,
+)
 
 
 MOST_GLOBALS: Final = 200

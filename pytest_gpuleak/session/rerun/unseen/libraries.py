@@ -19,10 +19,10 @@ def loggers_of(logging: Any) -> list[Any]:
 
 @if_loaded("logging")
 def keep_logging(logging: Any) -> Restore:
-    """Note the levels of all loggers, and what is set for all of them. Handlers are cut back later: see `after_verdict`."""
+    """Note the levels of all loggers, and what is set for all of them. What may grow is put back later: see `after_verdict`."""
     manager = logging.root.manager
     loggers = [keep_names(vars(one), ["level", "disabled", "propagate"]) for one in loggers_of(logging)]
-    names = keep_names(vars(logging), ["raiseExceptions", "_loggerClass", "_logRecordFactory", "lastResort"])
+    names = keep_names(vars(logging), ["raiseExceptions", "lastResort"])
     # Loggers remember which levels are enabled: that comes last.
     return all_of([manager._clear_cache, keep_names(vars(manager), ["_disable"]), names, *loggers])
 

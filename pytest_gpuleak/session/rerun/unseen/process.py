@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import os
 import re
-import signal
 import sys
 import threading
 import types
@@ -27,8 +25,8 @@ from pytest_gpuleak.session.rerun.unseen.restoring import (
 )
 
 SYS_NAMES = (
-    "argv", "path", "stdin", "stdout", "stderr", "excepthook", "displayhook", "breakpointhook", "unraisablehook",
-    "dont_write_bytecode", "last_type", "last_value", "last_traceback", "last_exc", "ps1", "ps2",
+    "argv", "path", "stdin", "stdout", "stderr", "dont_write_bytecode",
+    "last_type", "last_value", "last_traceback", "last_exc", "ps1", "ps2",
 )  # fmt: skip
 """Names of `sys` that tests replace. An error left in `last_value` would keep the locals of the re-run's frames."""
 
@@ -87,28 +85,9 @@ def _working_directory() -> str | None:
 
 
 def keep_sys() -> Restore:
-    """Note the arguments, search path, streams and hooks of the interpreter."""
+    """Note the arguments, search path and streams of the interpreter. Its hooks are put back later: see `after_verdict`."""
     lists = [keep_list(value) for value in (sys.argv, sys.path) if type(value) is list]
-    return all_of([*lists, keep_names(vars(sys), SYS_NAMES), keep_names(vars(threading), ["excepthook"])])
-
-
-def keep_signals() -> Restore:
-    """Note the handlers of all signals; none in another thread than the main thread, which alone may set them."""
-    in_main = threading.current_thread() is threading.main_thread()
-    saved = {number: signal.getsignal(number) for number in (_signal_numbers() if in_main else ())}
-
-    def restore() -> None:
-        for number, handler in saved.items():
-            if handler is not None and signal.getsignal(number) is not handler:
-                with contextlib.suppress(OSError, ValueError):
-                    signal.signal(number, handler)
-
-    return restore
-
-
-@functools.cache
-def _signal_numbers() -> tuple[int, ...]:
-    return tuple(map(int, signal.valid_signals()))
+    return all_of([*lists, keep_names(vars(sys), SYS_NAMES)])
 
 
 def keep_modules() -> Restore:

@@ -46,7 +46,6 @@ OF_PROCESS: tuple[Callable[[], Restore], ...] = (
     process.keep_sys,
     process.keep_name_counters,
     process.keep_settings,
-    process.keep_signals,
     process.keep_modules,
     libraries.keep_logging,
     libraries.keep_locale,
@@ -55,7 +54,7 @@ OF_PROCESS: tuple[Callable[[], Restore], ...] = (
     libraries.keep_event_loop,
     libraries.keep_tracemalloc,
 )
-"""What a test may have set in the process. Lists that grow are cut back after the verdict: see `after_verdict`."""
+"""What a test may have set in the process. Lists and hooks, which grow, are put back after the verdict: see `after_verdict`."""
 
 
 class Hidden(NamedTuple):
