@@ -33,7 +33,7 @@ _HOOKS: Final = r"register\w*hook\w*"
 
 _ADDING: Final = (
     r"\s*(?:\.\s*(?:append|appendleft|add|insert|extend|extendleft|update|setdefault|put|put_nowait|push)\s*\("
-    r"|\[[^\]\n]{0,200}\]\s*=(?!=)|\+=)"
+    r"|\[[^\]\n]{0,200}\]\s*[-+*/|&]?=(?!=)|\+=)"
 )
 
 _BY_KEY: Final = r"(?:\[\s*['\"]{name}['\"]\s*\]|\.\s*setdefault\(\s*['\"]{name}['\"][^)\n]{{0,200}}\)?\s*\))"

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.protocol import UNTOLD
+from pytest_gpuleak.explain.roots.root import EXCEPTION
 from pytest_gpuleak.heap.reference_counts import LOOKUP_REFERENCES, UNCOUNTED, getrefcount
 from pytest_gpuleak.heap.referrers import get_referents, untouchable_modules
 
@@ -37,7 +38,10 @@ class Hidden:
         self._graph = graph
         self._nodes = nodes
         self._counted = counted
-        self._rooted = set(chain.from_iterable(graph.roots.values()))  # a reference from no container
+        roots = (
+            nodes for rank, nodes in graph.roots.items() if rank != EXCEPTION
+        )  # which is named for want of a holder
+        self._rooted = set(chain.from_iterable(roots))  # a reference from no container
         self._explained = self._count_visible(budget)
 
     def _count_visible(self, budget: Budget) -> Counter[int] | None:

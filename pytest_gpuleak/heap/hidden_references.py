@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from itertools import chain, compress, filterfalse, repeat
 from typing import TYPE_CHECKING, Final, Protocol
 
+from pytest_gpuleak.heap.collector import get_referrers
 from pytest_gpuleak.heap.referrers import get_objects, get_referents, is_tracked, untouchable_modules
+from pytest_gpuleak.heap.safe_access import class_module
 from pytest_gpuleak.heap.type_sieve import TypeSieve, may_refer
 
 if TYPE_CHECKING:
@@ -185,3 +187,30 @@ class UntrackedContainers:
 def _may_hide(kind: type) -> bool:
     # No untracked dict, tuple or static class holds tracked objects.
     return kind is not dict and kind is not tuple and may_refer(kind)
+
+
+class UnshownContainers:
+    """Finds tracked containers that `gc.get_referrers` does not show, since their C code drops what it is told there.
+
+    A task of asyncio's, up to Python 3.11, so keeps its result or exception (Modules/_asynciomodule.c, TaskObj_traverse).
+    """
+
+    def find(self, orphans: Sequence[object], extra: Sequence[object], budget: Budget) -> list[Link]:
+        """Return links from such containers to `orphans` (see `NativeEdgeFinder`)."""
+        wanted = dict(zip(map(id, orphans), orphans, strict=True))
+        own = {id(orphans), id(extra), id(wanted), *untouchable_modules()}
+        sieve = TypeSieve(_is_of_library)
+        links: list[Link] = []
+        for values in visible_objects(extra, own, budget):
+            picked = sieve.pick(list(filter(is_tracked, values)))
+            if budget.worked(len(picked)) or wanted.keys().isdisjoint(map(id, get_referents(*picked))):
+                continue
+            for container in picked:
+                children = wanted.keys() & set(map(id, get_referents(container)))
+                links += [Link(container, wanted[child]) for child in children]
+        shown = set(map(id, get_referrers(*orphans))) if links else set()
+        return [link for link in links if id(link.parent) not in shown]
+
+
+def _is_of_library(kind: type) -> bool:
+    return may_refer(kind) and class_module(kind) not in (None, "builtins")

@@ -250,4 +250,67 @@ def test_blob():
 """,
         ("Each run adds to `$m.BLOBS`", "teardown"),
     ),
+    _file(
+        "exceptions of finished tasks",
+        """
+import asyncio
+
+import torch
+
+TASKS = []
+
+
+async def fit(batch):
+    raise ValueError("diverged")
+
+
+async def start():
+    TASKS.append(asyncio.create_task(fit(torch.ones(64, 64))))  # edit
+    await asyncio.wait(TASKS[-1:])
+
+
+def test_fit():
+    asyncio.run(start())
+""",
+        ("A finished future kept in `$m.TASKS` keeps its exception", "drop the future"),
+    ),
+    _file(
+        "task that the end of its loop has cancelled",
+        """
+import asyncio
+
+import torch
+
+TASKS = set()
+
+
+async def wait(batch):
+    await asyncio.Event().wait()
+
+
+async def start():
+    TASKS.add(asyncio.create_task(wait(torch.ones(64, 64))))  # edit
+    await asyncio.sleep(0)
+
+
+def test_fit():
+    asyncio.run(start())
+""",
+        ("A finished future kept in `$m.TASKS` keeps its exception", "drop the future"),
+    ),
+    _file(
+        "losses summed up in a dict",
+        """
+import torch
+
+TOTALS = {"loss": 0.0}
+WEIGHT = torch.ones(64, requires_grad=True)
+
+
+def test_step():
+    loss = (WEIGHT * torch.rand(64)).sum()
+    TOTALS["loss"] += loss  # edit
+""",
+        ("`$m.TOTALS` keeps a result with its autograd graph", "`.item()`"),
+    ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import sys
+import types
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
@@ -89,6 +90,10 @@ def _name_in_future(chain: Chain, position: int, cls: type) -> Edge | None:
     for attribute, text in _FUTURE_ATTRIBUTES.items():
         if safe_access.slot(future, cls, attribute) is child:
             return Edge(text, label)
+    if type(child) is types.TracebackType:  # which a task in C refers to as well
+        return Edge(".exception().__traceback__", label)
+    if safe_access.is_a(child, BaseException):  # how it was cancelled, which no attribute shows
+        return Edge(".exception()", label)
     # Built at each reading; the first callback is kept apart from the others.
     texts = chain.lookups.once("callbacks", future, lambda: _texts_of_callbacks(future, cls))
     for length in (1, 2, 3) if texts else ():

@@ -28,7 +28,7 @@ _WORK_ITEM: Final = "concurrent.futures.thread._WorkItem"
 _QUEUES: Final = ("._work_queue",)
 _FUTURES: Final = frozenset({"concurrent.futures._base.Future", "asyncio.Future", "asyncio.Task"})
 _RESULTS: Final = ("._result", ".result()")
-_ERRORS: Final = ("._exception", ".exception()")
+_ERRORS: Final = ("._exception", ".exception()", ".exception().__traceback__")
 
 
 def running_thread(trail: Trail) -> str | None:

@@ -6,7 +6,6 @@ import functools
 import gc
 import signal
 import sys
-import threading
 import types
 import weakref
 from typing import TYPE_CHECKING, Any, Final
@@ -16,19 +15,21 @@ from pytest_gpuleak.heap.safe_access import module_dict
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.pytest_internals import fixtures_of
 from pytest_gpuleak.session.rerun.unseen.libraries import loggers_of
-from pytest_gpuleak.session.rerun.unseen.restoring import Restore, all_of, if_loaded, keep_each, nothing, replace
+from pytest_gpuleak.session.rerun.unseen.process import hooks
+from pytest_gpuleak.session.rerun.unseen.restoring import (
+    Restore,
+    all_of,
+    if_loaded,
+    keep_each,
+    keep_value,
+    nothing,
+    replace,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     import pytest
-
-FUNCTIONS: Final = {
-    "sys": ("excepthook", "displayhook", "breakpointhook", "unraisablehook"),
-    "threading": ("excepthook",),
-    "logging": ("_logRecordFactory", "_loggerClass"),
-}
-"""Names of modules for functions that the interpreter calls. A test may wrap the one before it, and lengthen a chain."""
 
 MOCK_LISTS = ("_mock_call_args_list", "_mock_mock_calls", "method_calls", "_mock_await_args_list")
 MOCK_COUNTS = ("_mock_called", "_mock_call_count", "_mock_await_count")
@@ -80,42 +81,17 @@ def _keep_hooks() -> Restore:
     return all_of(_keep_members(values) for values in lists)
 
 
-def _keep_functions() -> Restore:
-    places = [
-        (vars(sys.modules[module]), name)
-        for module, names in FUNCTIONS.items()
-        for name in names
-        if module in sys.modules
-    ]
-    return keep_each(
-        functools.partial(
-            _keep_weakly, functools.partial(dict.get, names, name), functools.partial(names.__setitem__, name)
-        )
-        for names, name in places
-    )
-
-
-def _keep_signals() -> Restore:
-    """Note the handlers of all signals; none in another thread than the main thread, which alone may set them."""
-    if threading.current_thread() is not threading.main_thread():
-        return nothing
-    return all_of(
-        _keep_weakly(functools.partial(signal.getsignal, number), functools.partial(signal.signal, number))
-        for number in signal.valid_signals()
-    )
+def _keep_wrapped_hooks() -> Restore:
+    """Note the hooks that others keep too. One that was let go of meanwhile has been put back already (`keep_replaced_hooks`)."""
+    return all_of(_keep_weakly(*hook) for hook in hooks())
 
 
 def _keep_weakly(read: Callable[[], Any], write: Callable[[Any], object]) -> Restore:
-    """Note the function that is set. One that was let go of when it is to be set again has been replaced for good."""
-    function = read()
     noted: Callable[[], Any]
     try:
-        noted = weakref.ref(function)
-    except TypeError:  # None, where C set it
-        if type(function) is not signal.Handlers:
-            return nothing
-        noted = functools.partial(signal.Handlers, function)
-    del function
+        noted = weakref.ref(read())
+    except TypeError:  # `signal.SIG_DFL`, or None where C has set it
+        return keep_value(read, write) if type(read()) is signal.Handlers else nothing
 
     def restore() -> None:
         saved = noted()
@@ -190,8 +166,7 @@ def _cut_calls(mock: weakref.ref[Any], lengths: dict[str, tuple[int, int]], coun
 KEEPERS: tuple[Callable[[], Restore], ...] = (
     _keep_log_handlers,
     _keep_hooks,
-    _keep_functions,
-    _keep_signals,
+    _keep_wrapped_hooks,
     _keep_mocks,
 )
 

@@ -6,12 +6,14 @@ import functools
 import gc
 import os
 import re
+import signal
 import sys
 import threading
 import types
 from itertools import count
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.heap.reference_counts import getrefcount
 from pytest_gpuleak.session.rerun.unseen.restoring import (
     Restore,
     all_of,
@@ -24,11 +26,21 @@ from pytest_gpuleak.session.rerun.unseen.restoring import (
     replace,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
 SYS_NAMES = (
     "argv", "path", "stdin", "stdout", "stderr", "dont_write_bytecode",
     "last_type", "last_value", "last_traceback", "last_exc", "ps1", "ps2",
 )  # fmt: skip
 """Names of `sys` that tests replace. An error left in `last_value` would keep the locals of the re-run's frames."""
+
+FUNCTIONS: Final = {
+    "sys": ("excepthook", "displayhook", "breakpointhook", "unraisablehook"),
+    "threading": ("excepthook",),
+    "logging": ("_logRecordFactory", "_loggerClass"),
+}
+"""Names of modules for functions that are called on occasion."""
 
 SETTINGS = (
     ("sys", "getrecursionlimit", "setrecursionlimit"),
@@ -85,9 +97,40 @@ def _working_directory() -> str | None:
 
 
 def keep_sys() -> Restore:
-    """Note the arguments, search path and streams of the interpreter. Its hooks are put back later: see `after_verdict`."""
+    """Note the arguments, search path and streams of the interpreter. Of hooks, see `hooks`."""
     lists = [keep_list(value) for value in (sys.argv, sys.path) if type(value) is list]
     return all_of([*lists, keep_names(vars(sys), SYS_NAMES)])
+
+
+def hooks() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object]]]:
+    """Yield how the functions that are called on occasion are read and set; the handlers of signals in the main thread."""
+    for module, names in FUNCTIONS.items():
+        namespace = vars(sys.modules[module]) if module in sys.modules else {}
+        for name in names:
+            if name in namespace:
+                yield functools.partial(namespace.get, name), functools.partial(namespace.__setitem__, name)
+    if threading.current_thread() is threading.main_thread():
+        for number in signal.valid_signals():
+            yield functools.partial(signal.getsignal, number), functools.partial(signal.signal, number)
+
+
+def keep_replaced_hooks() -> Restore:
+    """Note hooks. One that others keep too may be wrapped by a longer chain: that is put away once the verdict is reached."""
+    return all_of(_keep_alone(*hook) for hook in hooks())
+
+
+def _keep_alone(read: Callable[[], Any], write: Callable[[Any], object]) -> Restore:
+    saved = [read()]
+
+    def restore() -> None:
+        if getrefcount(saved[0]) <= _ALONE and read() is not saved[0]:
+            write(saved[0])
+
+    return restore
+
+
+_ALONE: Final = getrefcount([object()][0]) + 1
+"""References to an object that a list alone keeps, as `getrefcount` counts them."""
 
 
 def keep_modules() -> Restore:

@@ -44,6 +44,7 @@ OF_PROCESS: tuple[Callable[[], Restore], ...] = (
     keep_random_states,
     process.keep_environment,
     process.keep_sys,
+    process.keep_replaced_hooks,
     process.keep_name_counters,
     process.keep_settings,
     process.keep_modules,
