@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _ATTRIBUTE: Final = re.compile(r"\.[^\W\d]\w*")
 _CONTAINER: Final = re.compile(r"\.?[^\W\d]\w*|\['[^\W\d]\w*'\]")
 _VARIABLE: Final = re.compile(r"(?:closure variable|default of argument) '(?P<name>\w+)' of ")
+_FIXTURE: Final = re.compile(r"fixture '(?P<name>\w+)'")
 _FILES_SEARCHED: Final = 4
 
 _WORDS: Final = (
@@ -142,12 +143,31 @@ def _where_edited(
             place = _first_line(searched, lambda file: source_lines.line_of_adding_to_item(file, outer))
         if place[0] is None and holder.path[deciding - 1].type.endswith(KEEPS_KEY):  # value and entry are made at once
             place = _first_line(searched, lambda file: source_lines.line_of_adding(file, outer, ran(file)))
+    return place if place[0] is not None else _where_given(holder, deciding, searched, ran)
+
+
+def _where_given(
+    holder: Holder, deciding: int, files: Sequence[str], ran: Callable[[str], list[int]]
+) -> tuple[str | None, int | None]:
+    """Return the line that gives something to a library's object, which keeps it in a container of its own."""
+    from pytest_gpuleak.explain import source_lines
+
+    place: tuple[str | None, int | None] = (None, None)
+    while place[0] is None and deciding > 0 and not is_users(holder.path[deciding - 1].type):
+        deciding -= 1
+        owner = _container(holder, deciding)
+        if _CONTAINER.fullmatch(owner) is not None:
+            found = ((file, source_lines.line_of_giving(file, owner, ran(file))) for file in files)
+            place = next((one for one in found if one[1] is not None), place)
     return place
 
 
 def _container(holder: Holder, index: int) -> str:
     """Return how the source writes the container that a reference leads from: ``HISTORY``, ``.history``, ``['history']``."""
     if index == 0:
+        fixture = _FIXTURE.fullmatch(holder.root)
+        if fixture is not None:
+            return fixture["name"]
         name = holder.root.rpartition(".")[2]
         return f".{name}" if holder.kind == "class" else name
     before = holder.path[index - 1]

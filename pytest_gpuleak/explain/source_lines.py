@@ -36,6 +36,9 @@ _ADDING: Final = (
     r"|\[[^\]\n]{0,200}\]\s*[-+*/|&]?=(?!=)|\+=)"
 )
 
+_GIVING: Final = r"\s*\.\s*(?:add|append|callback|enter|extend|insert|put|push|register|send|set|submit|update)\w*\s*\("
+"""A call by which a library's object is given something to keep: ``queue.put(``, ``stack.enter_context(``."""
+
 _BY_KEY: Final = r"(?:\[\s*['\"]{name}['\"]\s*\]|\.\s*setdefault\(\s*['\"]{name}['\"][^)\n]{{0,200}}\)?\s*\))"
 
 _ITEM: Final = (
@@ -75,6 +78,12 @@ def line_of_adding(file: str, container: str, ran: Container[int] = ()) -> int |
     if container[0] in ".[":
         ways.append(_BY_KEY.format(name=name) + _ADDING)
     return _only_line(file, "|".join(ways), ran)
+
+
+def line_of_giving(file: str, owner: str, ran: Container[int] = ()) -> int | None:
+    """Return the only line, or the only one that `ran`, that gives a library's object something to keep."""
+    written = _written(owner)
+    return _only_line(file, written + _GIVING, ran) if written else None
 
 
 def line_of_setting(file: str, attribute: str) -> int | None:

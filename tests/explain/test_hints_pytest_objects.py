@@ -59,7 +59,6 @@ def test_what_pytest_keeps_is_named(finding: Finding, start: str) -> None:
         leak("app.kept by pytest", kind="module"),
         leak("fixture 'model'", kind="fixture"),  # the fixture's own value
         leak("fixture 'model'", (".func", "_pytest.fixtures.FixtureDef"), (".x", "function"), kind="fixture"),
-        leak("fixture 'model'", (" (inside app.Pool)", "app.Pool"), kind="fixture"),
         leak(ITEM, ("._request", "_pytest.python.Function"), kind="fixture"),
         leak(ITEM, (".config", "_pytest.python.Function"), (".x", "app.Plugin"), kind="fixture"),
         leak("app.ITEMS", ("[0]", "list"), (".batch", "_pytest.python.Function"), found="cycle"),

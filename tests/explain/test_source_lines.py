@@ -10,6 +10,7 @@ from pytest_gpuleak.explain.source_lines import (
     line_of_adding,
     line_of_adding_by_alias,
     line_of_adding_to_item,
+    line_of_giving,
     line_of_hook,
     line_of_registration,
 )
@@ -34,6 +35,9 @@ heapq.heappush(app.QUEUE, item)
 TWICE.append(1)
 TWICE.append(2)
 def register(flush_all): pass
+totals["loss"] += loss
+stack.enter_context(opened)
+LOG.addFilter(only_errors)
 """
 
 
@@ -67,6 +71,8 @@ def test_the_call_that_registers_a_root_is_found(file: str, root: str, line: int
         (".seen", 9),
         ("['new']", 10),
         ("QUEUE", 11),
+        ("totals", 15),
+        ("stack", None),
         ("TWICE", None),
         ("x" * 10_000, None),
         ("[0]", None),
@@ -74,6 +80,15 @@ def test_the_call_that_registers_a_root_is_found(file: str, root: str, line: int
 )
 def test_the_only_line_that_adds_to_a_container_is_found(file: str, container: str, line: int | None) -> None:
     assert line_of_adding(file, container) == line
+
+
+@pytest.mark.parametrize(
+    ("owner", "line"), [("stack", 16), ("LOG", 17), ("layer", 7), (".seen", None), ("TWICE", None), ("[0]", None)]
+)
+def test_the_only_line_that_gives_a_library_s_object_something_is_found(
+    file: str, owner: str, line: int | None
+) -> None:
+    assert line_of_giving(file, owner) == line
 
 
 def test_of_several_lines_that_one_is_found_which_ran(file: str) -> None:

@@ -313,4 +313,92 @@ def test_step():
 """,
         ("`$m.TOTALS` keeps a result with its autograd graph", "`.item()`"),
     ),
+    _file(
+        "batches in a queue",
+        """
+import queue
+
+import torch
+
+WAITING = queue.Queue()
+
+
+def test_queue():
+    WAITING.put(torch.ones(64, 64))  # edit
+""",
+        ("Each run adds to `$m.WAITING.queue`", "empty it in teardown"),
+    ),
+    _file(
+        "filter of a logger",
+        """
+import logging
+
+import torch
+
+LOGGER = logging.getLogger("app.train")
+
+
+def test_filter():
+    kept = torch.ones(64, 64)
+    LOGGER.addFilter(lambda record: kept is not None)  # edit
+""",
+        ("A function kept in `$m.LOGGER.filters` closes over `kept`", "take the function out"),
+    ),
+    _file(
+        "patches of a wider fixture",
+        """
+import pytest
+import torch
+
+
+class App:
+    weights = None
+
+
+@pytest.fixture(scope="module")
+def patches():
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+def test_patch(patches):
+    patches.setattr(App, "weights", torch.ones(64, 64))  # edit
+
+
+def test_other(patches):
+    pass
+""",
+        ("The test left it in the value of fixture 'patches'", "function scope"),
+        "grows in a fixture",
+        ordered=True,
+    ),
+    _file(
+        "list in the closure of a fixture that is a factory",
+        """
+import pytest
+import torch
+
+
+@pytest.fixture(scope="module")
+def make_batch():
+    made = []
+
+    def make(size):
+        made.append(torch.ones(size, size))  # edit
+        return made[-1]
+
+    return make
+
+
+def test_make(make_batch):
+    make_batch(64)
+
+
+def test_other(make_batch):
+    pass
+""",
+        ("The test left it in the value of fixture 'make_batch'", "function scope"),
+        "grows in a fixture",
+        ordered=True,
+    ),
 )

@@ -23,6 +23,9 @@ _OWN: Final = {
     "_pytest.python.Module": "module's node",
     "_pytest.python.Package": "package's node",
 }
+_SHARED_BY_PYTEST: Final = ("_pytest.config.", "_pytest.fixtures.", "_pytest.tmpdir.")
+"""How the types begin of what is not a value that a user has given a fixture."""
+
 _BORROWED: Final = (".config", ".session", ".parent", ".cls", ".obj", ".module", ".instance", ".funcargs")
 
 
@@ -63,8 +66,6 @@ shared_fixture: Final = Pattern(
     "function scope.",
     root=r"(?s:(?P<fixture>fixture .*))",
     kinds=("fixture",),
-    holds=lambda trail, _: (
-        bool(trail.steps) and trail.type(0)[:8] != "_pytest." and trail.is_plain_until(len(trail.steps))
-    ),
+    holds=lambda trail, _: bool(trail.steps) and not trail.type(0).startswith(_SHARED_BY_PYTEST),
 )
 """What a test put into the value of a higher-scoped fixture."""
