@@ -234,6 +234,20 @@ CLASSES: tuple[Kind, ...] = (
         ),
     ),
     Kind(
+        "caches by random keys, run again twice",
+        "each run draws a key of its own",
+        "import random\nG$n = {}\n"
+        "@pytest.mark.gpu_leak(confirm=2)\n@pytest.mark.parametrize('draw', [random.random, np.random.rand, lambda: torch.rand(1).item()],"
+        " ids=['python-leaks', 'numpy-leaks', 'torch-leaks'])\n"
+        "def test_$n(draw):\n    $pause\n    G$n[draw()] = $array\n",
+    ),
+    Kind(
+        "cache by a temporary folder, run again twice",
+        "each run has a folder of its own",
+        "@functools.lru_cache(maxsize=None)\ndef load_$n(path):\n    return $array\n"
+        "@pytest.mark.gpu_leak(confirm=2)\ndef test_${n}_leaks(tmp_path):\n    $pause\n    load_$n(str(tmp_path))\n",
+    ),
+    Kind(
         "subtests leak",
         "each subtest adds an array",
         "G$n = []\ndef test_${n}_leaks(subtests):\n    $pause\n    for i in range(3):\n        with subtests.test(i=i):\n            G$n.append($array)\n",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from pytest_gpuleak.session.rerun.hanging import Hang
+    from pytest_gpuleak.session.rerun.unseen.restoring import Postponed
 
 LEAST_LIMIT_S = 10.0
 """Seconds that any re-run may take, where the user's limit is not lower: ten thousand times what most tests take."""
@@ -67,7 +68,7 @@ def run_again(rerun: Rerun, limit_s: float, hang: Hang) -> RerunResult:
     try:
         with (
             notice(item.config, f"running {item.nodeid} again {rerun.purpose}") as hang.notice,
-            unseen(item) as hidden,
+            unseen(item, rerun.postponed) as hidden,
         ):
             hang.lift = hidden.lift
             rerun.run(limit_s, hang)
@@ -84,7 +85,7 @@ def run_again(rerun: Rerun, limit_s: float, hang: Hang) -> RerunResult:
 class Rerun:
     """A run of a test within `tracing`, for a `purpose` that a notice tells.
 
-    The call is left out if the setup has `decided` what it is made for.
+    The call is left out if the setup has `decided` what it is made for. `postponed` is restored by the caller.
     """
 
     item: pytest.Item
@@ -92,6 +93,7 @@ class Rerun:
     tracing: AbstractContextManager[object]
     decided: Callable[[], bool] | None
     purpose: str
+    postponed: Postponed
 
     timed_out = _began = _is_decided = False
     why = ""

@@ -16,7 +16,7 @@ from pytest_gpuleak.session.rerun.hanging import Hang
 from pytest_gpuleak.session.rerun.rerun import Rerun, limit_of, run_again
 from pytest_gpuleak.session.rerun.unseen.after_verdict import keep_lists, keep_shared_values
 from pytest_gpuleak.session.rerun.unseen.plugins import why_not_again
-from pytest_gpuleak.session.rerun.unseen.restoring import keep_each
+from pytest_gpuleak.session.rerun.unseen.restoring import Postponed, keep_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -52,6 +52,7 @@ class ItemSubject:
     def __post_init__(self) -> None:
         self.nodeid = self.item.nodeid
         self._limit_s = self.attempts.policy.confirm_limit_s
+        self._postponed: Postponed | None = None
 
     def why_not_again(self) -> str:
         """Tell whether it took too long, is one of several ranks, or cannot be run in this process: see `Subject`."""
@@ -71,7 +72,8 @@ class ItemSubject:
         """See `Subject`. If it hangs, the session ends with what is known."""
         attempts = self.attempts
         hang = Hang(attempts, "its re-run", RERUN_ADVICE, self.item, known)
-        rerun = Rerun(self.item, self.nextitem, tracing, decided, self.purpose)
+        postponed = self._postponed or Postponed()
+        rerun = Rerun(self.item, self.nextitem, tracing, decided, self.purpose, postponed)
         if attempts.note_rerun is not None:
             attempts.note_rerun(hang.record("the process died while the test was run again"))
         attempts.rerunning = True
@@ -79,6 +81,8 @@ class ItemSubject:
         try:
             return run_again(rerun, limit_of(self.expected_s, self._limit_s), hang)
         finally:
+            if self._postponed is None:
+                postponed.restore()
             attempts.rerunning = False
             if attempts.attempt is not None:
                 attempts.attempt.note_suspect("reruns", began)
@@ -87,9 +91,12 @@ class ItemSubject:
     def confirming(self) -> Iterator[None]:
         """See `Subject`."""
         restore = keep_each((keep_lists, lambda: keep_shared_values(self.item)))
+        self._postponed = postponed = Postponed()
         try:
             yield
         finally:
+            self._postponed = None
+            postponed.restore()
             restore()  # not before the verdict: what the re-run has added may hold what leaked
 
     def release(self) -> None:

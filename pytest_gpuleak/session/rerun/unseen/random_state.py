@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 import weakref
+from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -23,15 +24,27 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.heap.collector import GcView
 
+    Seed = Callable[[int], object]
 
-def keep_random_states() -> Restore:
-    """Note the states of Python's, NumPy's and torch's generators, wherever they are held."""
+
+def keep_random_states(seed: int) -> Restore:
+    """Note the states of Python's, NumPy's and torch's generators, wherever they are held, and give them a seed.
+
+    A cache by a random key would look replaced where two runs, of this test or of another, draw the same key.
+    """
     kinds = _kinds()
     found = _FOLLOWED.alive(frozenset(kinds), _untracked())
-    return keep_each(partial(kinds[id(type(one))], one) for one in found)  # SystemRandom has no state
+    return keep_each(partial(_keep, kinds[id(type(one))], one, seed) for one in found)  # SystemRandom has no state
 
 
-def _kinds() -> dict[int, Callable[[Any], Restore]]:
+def _keep(keep: Callable[[Any], tuple[Restore, Seed]], generator: Any, number: int) -> Restore:
+    restore, seed = keep(generator)
+    with suppress(Exception):  # the state is restored all the same
+        seed(number)
+    return restore
+
+
+def _kinds() -> dict[int, Callable[[Any], tuple[Restore, Seed]]]:
     """Return by the ids of the loaded classes of generators how a generator's state is kept."""
     # A test may reload the module, which creates a new class and generator.
     loaded = sys.modules.get("random")
@@ -39,7 +52,9 @@ def _kinds() -> dict[int, Callable[[Any], Restore]]:
     generator = extension_class("numpy.random._generator", "Generator")
     legacy = extension_class("numpy.random.mtrand", "RandomState")
     rows = ((generator, _keep_numpy), (legacy, _keep_numpy_legacy))
-    found: dict[int, Callable[[Any], Restore]] = {id(kind): keep for kind, keep in rows if kind is not None}
+    found: dict[int, Callable[[Any], tuple[Restore, Seed]]] = {
+        id(kind): keep for kind, keep in rows if kind is not None
+    }
     found |= dict.fromkeys(_untracked(), _keep_torchs)
     for base in (Random, reloaded):
         if base is not None:
@@ -61,20 +76,26 @@ def _untracked() -> frozenset[int]:
     return frozenset() if kind is None else frozenset((id(kind),))
 
 
-def _keep_python(base: Any, generator: Random) -> Restore:
-    return partial(base.setstate, generator, base.getstate(generator))
+def _keep_python(base: Any, generator: Random) -> tuple[Restore, Seed]:
+    return partial(base.setstate, generator, base.getstate(generator)), partial(base.seed, generator)
 
 
-def _keep_torchs(generator: Any) -> Restore:
-    return partial(generator.set_state, generator.get_state())
+def _keep_torchs(generator: Any) -> tuple[Restore, Seed]:
+    return partial(generator.set_state, generator.get_state()), generator.manual_seed
 
 
-def _keep_numpy(generator: Any) -> Restore:
-    return partial(setattr, generator.bit_generator, "state", generator.bit_generator.state)
+def _keep_numpy(generator: Any) -> tuple[Restore, Seed]:
+    source = generator.bit_generator
+
+    def seed(number: int) -> None:
+        if in_package(type(source), "numpy.random"):  # a user's may take no seed
+            source.state = type(source)(number).state
+
+    return partial(setattr, source, "state", source.state), seed
 
 
-def _keep_numpy_legacy(generator: Any) -> Restore:
-    return partial(generator.set_state, generator.get_state(legacy=False))
+def _keep_numpy_legacy(generator: Any) -> tuple[Restore, Seed]:
+    return partial(generator.set_state, generator.get_state(legacy=False)), generator.seed
 
 
 class _Followed:

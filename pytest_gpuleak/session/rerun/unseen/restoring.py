@@ -43,6 +43,24 @@ def keep_each(keepers: Iterable[Callable[[], Restore]]) -> Restore:
     return all_of(restores)
 
 
+class Postponed:
+    """Restores, once the verdict is reached, what the first re-run found.
+
+    A cache by a temporary folder would look replaced if each re-run were given the folder of the one before.
+    """
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.restore: Restore = nothing
+
+    def begin_run(self, keepers: Iterable[Callable[[], Restore]]) -> int:
+        """Call each function before the first re-run; return the number of this one, from 1 on."""
+        if not self.runs:
+            self.restore = keep_each(keepers)
+        self.runs += 1
+        return self.runs
+
+
 def if_loaded(module: str) -> Callable[[Callable[[Any], Restore]], Callable[[], Restore]]:
     """Call the decorated function with the module, and keep nothing where that is not loaded.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import zlib
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from pytest_gpuleak.session.rerun.unseen.restoring import Restore
+    from pytest_gpuleak.session.rerun.unseen.restoring import Postponed, Restore
 
 MUTED: tuple[Callable[[pytest.Config], Restore], ...] = (
     output.mute_terminal,
@@ -34,14 +35,12 @@ OF_PYTEST: tuple[Callable[[pytest.Item], Restore], ...] = (
     pytest_state.keep_fault_handler,
     pytest_state.keep_item,
     pytest_state.renew_instance,
-    pytest_state.keep_temporary_folders,
     pytest_state.revive_doctest,
 )
-"""What pytest and plugins keep on the test, on the session, in the cache and in folders."""
+"""What pytest and plugins keep on the test, on the session and in the cache."""
 
 OF_PROCESS: tuple[Callable[[], Restore], ...] = (
     process.pause_tracing,  # and resumed last: it would trace the others
-    keep_random_states,
     process.keep_environment,
     process.keep_sys,
     process.keep_replaced_hooks,
@@ -66,7 +65,7 @@ class Hidden(NamedTuple):
 
 
 @contextlib.contextmanager
-def unseen(item: pytest.Item) -> Iterator[Hidden]:
+def unseen(item: pytest.Item, postponed: Postponed) -> Iterator[Hidden]:
     """Undo what a re-run does, or keep it from the records. Raises NotHiddenError if a plugin would record it.
 
     What fails to be noted, in an untested version of pytest or another interpreter, is left as the re-run leaves it.
@@ -78,5 +77,8 @@ def unseen(item: pytest.Item) -> Iterator[Hidden]:
         failed_before = pytest_state.count_failed_subtests(item)
         stack.callback(keep_each(partial(keep, item) for keep in OF_PYTEST))
         stack.callback(hide_from_plugins(item))
-        stack.callback(keep_each([*OF_PROCESS, lambda: all_of(shared_frameworks(item.config).keep_states())]))
+        number = postponed.begin_run([partial(pytest_state.keep_temporary_folders, item)])
+        random_states = partial(keep_random_states, zlib.crc32(f"{item.nodeid} {number}".encode()))
+        states = shared_frameworks(item.config).keep_states
+        stack.callback(keep_each([*OF_PROCESS, random_states, lambda: all_of(states())]))
         yield Hidden(lambda: pytest_state.count_failed_subtests(item) - failed_before, silence.close)
