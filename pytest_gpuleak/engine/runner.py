@@ -46,9 +46,11 @@ def find_kept_by_runner(runs: Runs, tracker: RunTracker, item: object) -> dict[i
     if not older or not runs.living(of_last=True) or (runs.count > 1 and test_class is None):
         return {}
 
+    too_much: set[int] = set()
+
     def keepers_of(arrays: Sequence[object]) -> Mapping[int, Keeper] | None:
         finders, young_alone = tracker.frameworks.reference_finders(), tracker.detector.sees_only_young
-        held = held_by_harness(arrays, item, test_class, finders, young_alone=young_alone)
+        held = held_by_harness(arrays, item, test_class, finders, None if young_alone else too_much)
         return None if held is None else dict.fromkeys(held.arrays, held.by)
 
     # A class's fixture that the re-run has set up again has made older what the first run left.

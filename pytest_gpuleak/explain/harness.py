@@ -59,8 +59,7 @@ def held_by_harness(
     item: object,
     test_class: type | None,
     frameworks: Sequence[ReferenceFinder],
-    *,
-    young_alone: bool = True,
+    too_much: set[int] | None = None,
 ) -> HeldAlone | None:
     """Tell which of `arrays` this thread's frames or pytest's item alone hold.
 
@@ -68,21 +67,27 @@ def held_by_harness(
 
     Every reference to these arrays, and to what they can be reached from, must come from a young object, the test's
     instance (of `test_class`), a local variable, or an attribute of the item. What else holds, and what nothing holds any
-    more (a cycle), is not among them. The sequence does not count. `young_alone` tells that the collector shows young
-    objects alone: else only a few objects are looked at.
+    more (a cycle), is not among them. The sequence does not count.
+
+    With `too_much` the collector shows the whole heap, and only a few objects are looked at. It takes the ids of those that
+    more objects hold, for further calls: each of many arrays on one holder would take the same walks over the heap.
     """
     with PausedCollector():
         attributes = instance_dict(item)
         if attributes is None:
             return None
-        return _Above(arrays, attributes, test_class, young_alone=young_alone).held_alone(frameworks)
+        return _Above(arrays, attributes, test_class, too_much).held_alone(frameworks)
 
 
 class _Above:
     """What the arrays can be reached from: young objects, and the test's instance."""
 
     def __init__(
-        self, arrays: Sequence[object], item: Mapping[str, object], test_class: type | None, *, young_alone: bool
+        self,
+        arrays: Sequence[object],
+        item: Mapping[str, object],
+        test_class: type | None,
+        too_much: set[int] | None,
     ) -> None:
         self._arrays = frozenset(map(id, arrays))
         self._graph = Graph()
@@ -92,11 +97,16 @@ class _Above:
         self._known = Counter(self._arrays)  # the caller's sequence
         own = {id(arrays), id(item), id(objects), id(frames.instances)} | frames.on_stack
         level = list(objects.values())
-        most = MAX_OBJECTS if young_alone else MAX_OF_HEAP
-        referrers = _Referrers(own, frames.instances, FEW if young_alone else most)
-        while level and len(objects) <= most:
+        most = MAX_OBJECTS if too_much is None else MAX_OF_HEAP
+        referrers = _Referrers(own, frames.instances, FEW if too_much is None else most)
+        shared = set[int]() if too_much is None else too_much
+        met: dict[int, int] = {}  # what is met after an object that is alone in its level is above it
+        while level and len(objects) <= most and shared.isdisjoint(map(id, level)):
+            if len(level) == 1:
+                met[id(level[0])] = len(objects)
             level = self._expand(level, own, referrers)
         referrers.clear()
+        shared.update(self._graph.below({identity for identity, before in met.items() if len(objects) - before > most}))
         self._complete = not level
         from_item = Counter(map(id, item.values()))
         for references in (frames.references, from_item):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.explain import unaccounted
+from pytest_gpuleak.explain import harness, unaccounted
 from pytest_gpuleak.explain.harness import held_by_harness
 from pytest_gpuleak.explain.reference_graph import Graph
 from pytest_gpuleak.heap import reference_counts
@@ -61,6 +62,32 @@ def test_a_reference_beside_those_of_frames_is_never_missed() -> None:
         assert pass_on(array, find) is None
     finally:
         ctypes.pythonapi.Py_DecRef(ctypes.py_object(array))
+
+
+def test_what_too_many_objects_hold_is_looked_at_once_for_all_arrays_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a whole heap each level is a walk over it: a holder of 16 arrays cost its test 15 seconds."""
+    walks: list[int] = []
+
+    def count_walks(*objects: object) -> list[object]:
+        walks.append(len(objects))
+        return gc.get_referrers(*objects)
+
+    monkeypatch.setattr(harness, "get_referrers", count_walks)
+    first, second, apart = Plain(), Plain(), Plain()
+    holder = [first, second]
+    crowd = [[holder] for _ in range(harness.MAX_OF_HEAP + 1)]
+    too_much: set[int] = set()
+    assert held_by_harness([first], Item(), None, (), too_much) is None
+    assert id(holder) in too_much
+    walks.clear()
+    assert held_by_harness([second], Item(), None, (), too_much) is None
+    assert held_by_harness([first, second], Item(), None, (), too_much) is None
+    assert walks == [1]
+    held = held_by_harness([apart], Item(), None, (), too_much)
+    assert held is not None
+    assert held.by == "frames"
+    assert held.arrays == {id(apart)}
+    assert len(crowd) > harness.MAX_OF_HEAP
 
 
 @pytest.mark.parametrize("uncounted", [UNCOUNTED, 3221225472, 4294967295, sys.maxsize // 8 + 5])
