@@ -147,9 +147,7 @@ class Runs:
             self._traced = self.count
         if self.settled:
             self._exact.add(self.count)
-        own = {(left.held.reading.device, left.held.handle.storage) for left in self.living()}
-        others = [held for held in older if (held.reading.device, held.handle.storage) not in own]
-        self._older = [left for left in self._older if left.cause is not None] + [Left(-1, held, -1) for held in others]
+        self._older = [left for left in self._older if left.cause is not None] + self.others(older)
         self._moved = None
         self.collected = self.settled = False
         self._threads = running_threads()
@@ -267,9 +265,10 @@ class Runs:
         """Return what is alive, or what is alive of the last run."""
         return [left for left in self._left if left.cause is None and (not of_last or left.run == self.count - 1)]
 
-    def older_living(self) -> list[Left]:
-        """Return the followed older arrays that are alive."""
-        return [left for left in self._older if left.cause is None]
+    def others(self, older: Iterable[Held]) -> list[Left]:
+        """Return the older arrays whose storages no run has left."""
+        own = {(left.held.reading.device, left.held.handle.storage) for left in self.living()}
+        return [Left(-1, held, -1) for held in older if (held.reading.device, held.handle.storage) not in own]
 
     def suspects(self, *, of_last: bool = False) -> list[Left]:
         """Return what is alive, or what is alive of the last run, and not kept by the test's runner alone."""

@@ -159,7 +159,8 @@ class SuspectCheck:
             return False
         if self._evidence.suspects_beside():
             return True
-        return not self._holders.reach(runs.suspects(), self._subject.fixtures(), runs.older_living())
+        older = runs.others(self._knowledge.older(self._tracker).all())
+        return not self._holders.reach(runs.suspects(), self._subject.fixtures(), older)
 
     def _run_for_lines(self, *, recorded: bool = False) -> None:
         """Run once more, traced for the lines that make what fails; `recorded`, for what it adds to the host's memory."""

@@ -94,3 +94,25 @@ def test_a_leak_that_a_fixture_set_up_in_the_re_run_hides_is_found(run: Runner) 
         report=False,
     )
     found.result.stdout.fnmatch_lines(["LEAKED test_it.py::test_leaks*4.0 KiB held by*test_it.KEPT*"])
+
+
+def test_an_earlier_tests_garbage_is_not_what_a_leak_replaces(run: Runner) -> None:
+    """Before the first re-run, the leak's own arrays alone were shown to be no garbage."""
+    found = run(
+        f"""{TRAINERS}
+    import gc
+
+    def test_leaves(data):
+        data.trainer = Trainer()
+
+    def test_empties(data):
+        data.trainer = None
+
+    def test_leaks(data):
+        KEPT.extend(Trainer().buffers)
+        if len(KEPT) > 2:
+            gc.collect()
+    """,
+        "--gpu-leak-cycles=fail",
+    )
+    assert found.verdicts["test_leaks"] == "leaked"
