@@ -424,3 +424,27 @@ def test_a_random_module_that_a_test_has_loaded_again_draws_on(run: Runner) -> N
     expected = random.Random(1)
     expected.random()
     found.result.stdout.fnmatch_lines([f"drawn {expected.random()}"])
+
+
+def test_a_leak_that_loads_the_random_module_again_leaves_its_numbers(run: Runner) -> None:
+    """As Hypothesis does, it puts back the state: of the generator behind the module, another one by then."""
+    found = run(
+        """
+        import importlib, random
+        KEPT = []
+        random.seed(1)
+
+        def test_leaks():
+            state = random.getstate()
+            importlib.reload(random)
+            random.setstate(state)
+            KEPT.append(Buffer(100))
+
+        def test_draws():
+            print("drawn", random.random())
+            assert False
+        """,
+        apart=True,
+    )
+    assert found.verdicts["test_leaks"] == "leaked"
+    found.result.stdout.fnmatch_lines([f"drawn {random.Random(1).random()}"])

@@ -17,7 +17,7 @@ from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.referrers import untracked_instances_of
 from pytest_gpuleak.heap.safe_access import class_dict, in_package, slot
 from pytest_gpuleak.heap.weak_references import has_weak_references
-from pytest_gpuleak.session.rerun.unseen.restoring import Restore, keep_each
+from pytest_gpuleak.session.rerun.unseen.restoring import Restore, if_loaded, keep_each, keep_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +34,14 @@ def keep_random_states(seed: int) -> Restore:
     """
     kinds = _kinds()
     found = _FOLLOWED.alive(frozenset(kinds), _untracked())
-    return keep_each(partial(_keep, kinds[id(type(one))], one, seed) for one in found)  # SystemRandom has no state
+    states = (partial(_keep, kinds[id(type(one))], one, seed) for one in found)  # SystemRandom has no state
+    return keep_each((_keep_functions, *states))
+
+
+@if_loaded("random")
+def _keep_functions(module: types.ModuleType) -> Restore:
+    """Note which generator the module's functions draw from: a re-run that reloads the module gives them another."""
+    return keep_names(vars(module), list(vars(module)))
 
 
 def _keep(keep: Callable[[Any], tuple[Restore, Seed]], generator: Any, number: int) -> Restore:
