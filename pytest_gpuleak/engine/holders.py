@@ -20,7 +20,7 @@ from pytest_gpuleak.model.evidence import Root, root_of
 from pytest_gpuleak.model.findings import FREED, NO_OBJECT, NOT_READ, WAITING, Holder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
     from pytest_gpuleak.engine.deaths import Left
     from pytest_gpuleak.engine.run_tracker import RunTracker
@@ -75,10 +75,9 @@ class Holders:
             by_id = {left.held.reading.identity: left for left in older}
             finders = self._tracker.frameworks.reference_finders()
             found = self._knowledge.roots.reach(arrays, finders, fixtures, hidden, by_id.keys())
-            real = self._real(found.older)
-            met = sum(id(one) in real and self.runs.is_left(one, by_id[id(one)]) for one in found.older)
+            met = self._real(found.older, by_id)
             found.older.clear()
-            return self._take_reached(wanted, arrays, found.explanations) and met == len(older)
+            return self._take_reached(wanted, arrays, found.explanations) and len(met) == len(older)
         return False
 
     def reach_up(self) -> None:
@@ -99,17 +98,17 @@ class Holders:
 
     def _take_reached(self, wanted: Sequence[Left], arrays: list[object], found: Sequence[Explanation] | None) -> bool:
         by_id = {left.held.reading.identity: left for left in wanted}
-        real, named = self._real(arrays), 0
+        real = self._real(arrays, by_id)
         for array, explanation in zip(arrays, found or (), strict=found is not None):
-            if id(array) in real and self.runs.is_left(array, by_id[id(array)]):
+            if id(array) in real:
                 self._known.setdefault(by_id[id(array)].index, explanation)
-                named += 1
         arrays.clear()
-        return named == len(wanted)
+        return found is not None and len(real) == len(wanted)
 
-    def _real(self, objects: list[object]) -> set[int]:
-        """Return the ids of arrays: what was told by its id may be gone, and another object have it."""
-        return set(map(id, select_arrays(objects, array_types(self._tracker.guarded_arrays))))
+    def _real(self, objects: list[object], by_id: Mapping[int, Left]) -> set[int]:
+        """Return the ids of those that are these arrays: one that was told by its id may be gone, and another object have it."""
+        arrays = select_arrays(objects, array_types(self._tracker.guarded_arrays))
+        return {id(array) for array in arrays if self.runs.is_left(array, by_id[id(array)])}
 
     def count_graphs(self) -> None:
         """Count what the autograd graphs behind the first run's arrays retain: counters see it too."""

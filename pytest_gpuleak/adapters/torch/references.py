@@ -351,15 +351,26 @@ class TorchReferences:
         return "hooks of an autograd graph" if is_hook_dict(value) else ""
 
 
-def _below(access: TorchAccess, tensors: Sequence[Any]) -> Iterator[object]:
+def _walk_from(access: TorchAccess, tensors: Sequence[Any]) -> GraphWalk:
+    """Return a walk over the graphs of these tensors, of `_RING_STEPS` at most."""
     walk = GraphWalk(access, Budget(_RING_STEPS))
     for tensor in tensors:
         node = None if access.read(tensor, "is_leaf") else access.grad_fn(tensor)
         if node is not None:
             walk.start(node, tensor, "")
+    return walk
+
+
+def _kept_by(access: TorchAccess, node: Any) -> list[Any]:
+    """Return what a node of a graph keeps: its leaf, if it has one, and what it has saved."""
+    values = (access.variable(node), *(saved.value for saved in access.saved(node)))
+    return [value for value in values if value is not None]
+
+
+def _below(access: TorchAccess, tensors: Sequence[Any]) -> Iterator[object]:
     kept = list(tensors)
-    for node in walk.walk():
-        kept += (access.variable(node), *(saved.value for saved in access.saved(node)))
+    for node in _walk_from(access, tensors).walk():
+        kept += _kept_by(access, node)
     for value in filter(access.is_tensor, kept):
         yield value
         if access.read(value, "_is_view"):
@@ -378,19 +389,14 @@ def _has_graph(access: TorchAccess, value: Any) -> bool:
 
 
 def _may_close(access: TorchAccess, tensors: Sequence[Any]) -> bool:
-    walk, hooks = GraphWalk(access, Budget(_RING_STEPS)), NodeHooks(access)
-    for tensor in tensors:
-        node = None if access.read(tensor, "is_leaf") else access.grad_fn(tensor)
-        if node is not None:
-            walk.start(node, tensor, "")
+    walk, hooks = _walk_from(access, tensors), NodeHooks(access)
     if any(_leads_back(access, tensor) for tensor in tensors):
         return True
     with hooks.reading(True):
         for node in walk.walk():
             if access.is_custom(node) or hooks.of(node):
                 return True
-            kept = [access.variable(node), *(saved.value for saved in access.saved(node))]
-            if any(_leads_back(access, value) for value in kept if value is not None):
+            if any(_leads_back(access, value) for value in _kept_by(access, node)):
                 return True
     return walk.cut
 
