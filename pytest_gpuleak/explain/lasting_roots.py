@@ -238,6 +238,7 @@ class _Walk:
         for framework in frameworks if len(self.met) < len(self._wanted) else ():
             for value in framework.below(self._objects):
                 self._meet(value)
+        self._objects.clear()  # the search would follow this list as one more holder of each
 
     def _leads_away(self, value: object) -> bool:
         kind = type(value)
