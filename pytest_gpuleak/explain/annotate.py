@@ -152,13 +152,15 @@ def _where_given(
     """Return the line that gives something to a library's object, which keeps it in a container of its own."""
     from pytest_gpuleak.explain import source_lines
 
+    def line(owner: str, file: str) -> int | None:
+        return source_lines.line_of_giving(file, owner, ran(file))
+
     place: tuple[str | None, int | None] = (None, None)
     while place[0] is None and deciding > 0 and not is_users(holder.path[deciding - 1].type):
         deciding -= 1
         owner = _container(holder, deciding)
         if _CONTAINER.fullmatch(owner) is not None:
-            found = ((file, source_lines.line_of_giving(file, owner, ran(file))) for file in files)
-            place = next((one for one in found if one[1] is not None), place)
+            place = _first_line(files, functools.partial(line, owner))
     return place
 
 

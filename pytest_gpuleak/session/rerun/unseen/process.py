@@ -110,8 +110,13 @@ def hooks() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object]]]:
             if name in namespace:
                 yield functools.partial(namespace.get, name), functools.partial(namespace.__setitem__, name)
     if threading.current_thread() is threading.main_thread():
-        for number in signal.valid_signals():
+        for number in _signal_numbers():
             yield functools.partial(signal.getsignal, number), functools.partial(signal.signal, number)
+
+
+@functools.cache
+def _signal_numbers() -> tuple[int, ...]:
+    return tuple(map(int, signal.valid_signals()))
 
 
 def keep_replaced_hooks() -> Restore:
