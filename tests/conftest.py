@@ -217,11 +217,6 @@ def warm_fork_server() -> Iterator[ForkServer]:
 
 
 @pytest.fixture
-def warm() -> None:
-    """Has runs in processes of their own find the plugin imported: for tests that do not ask what it imports, and when."""
-
-
-@pytest.fixture
 def cold() -> None:
     """Has runs in processes of their own import the plugin themselves, also where all others are warm."""
 

@@ -400,18 +400,28 @@ def test_where_no_interrupt_can_come_one_that_is_raised_is_the_tests() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_a_random_module_that_a_test_has_loaded_again_draws_on(run: Runner) -> None:
+@pytest.mark.parametrize(
+    ("loaded_before", "loaded_by_the_leak", "drawn_before"),
+    [
+        (["importlib.reload(random)", "random.seed(1)"], ["random.random()"], 1),
+        # As Hypothesis does, it puts back the state: of the generator behind the module, another one by then.
+        (["random.seed(1)"], ["state = random.getstate()", "importlib.reload(random)", "random.setstate(state)"], 0),
+    ],
+    ids=["before", "by the leak"],
+)
+def test_a_random_module_that_is_loaded_again_draws_on(
+    run: Runner, loaded_before: list[str], loaded_by_the_leak: list[str], drawn_before: int
+) -> None:
     found = run(
-        """
+        f"""
         import importlib, random
         KEPT = []
 
-        def test_reloads():
-            importlib.reload(random)
-            random.seed(1)
+        def test_before():
+            {"; ".join(loaded_before)}
 
         def test_leaks():
-            random.random()
+            {"; ".join(loaded_by_the_leak)}
             KEPT.append(Buffer(100))
 
         def test_draws():
@@ -422,29 +432,6 @@ def test_a_random_module_that_a_test_has_loaded_again_draws_on(run: Runner) -> N
     )
     assert found.verdicts["test_leaks"] == "leaked"
     expected = random.Random(1)
-    expected.random()
+    for _ in range(drawn_before):
+        expected.random()
     found.result.stdout.fnmatch_lines([f"drawn {expected.random()}"])
-
-
-def test_a_leak_that_loads_the_random_module_again_leaves_its_numbers(run: Runner) -> None:
-    """As Hypothesis does, it puts back the state: of the generator behind the module, another one by then."""
-    found = run(
-        """
-        import importlib, random
-        KEPT = []
-        random.seed(1)
-
-        def test_leaks():
-            state = random.getstate()
-            importlib.reload(random)
-            random.setstate(state)
-            KEPT.append(Buffer(100))
-
-        def test_draws():
-            print("drawn", random.random())
-            assert False
-        """,
-        apart=True,
-    )
-    assert found.verdicts["test_leaks"] == "leaked"
-    found.result.stdout.fnmatch_lines([f"drawn {random.Random(1).random()}"])
