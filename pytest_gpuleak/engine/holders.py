@@ -47,7 +47,7 @@ class Holders:
         self.runs = runs
         self._guard = guard
         self._known: dict[int, Explanation] = {}  # by the survivor's index, at the time of the verdict
-        self._reached_up = False
+        self._in_vain = False  # whether a search up has not led to all
         self.graphs: dict[Root, Autograd] = {}
         """What the autograd graphs behind each root retain."""
         self.waits = False
@@ -58,17 +58,27 @@ class Holders:
         """Where the search stopped before its end; empty where it did not."""
 
     def name(self, wanted: Sequence[Left], fixtures: Sequence[object]) -> None:
-        """Name those of the `wanted` that have no name yet, if lasting roots lead to all of them."""
-        self.reach([left for left in wanted if left.index not in self._known], fixtures)
+        """Name those of the `wanted` that have no name yet, if lasting roots lead down to all of them: it takes milliseconds."""
+        wanted = [left for left in wanted if left.index not in self._known]
+        if self._can_walk(wanted):
+            self._reach(wanted, fixtures, [])
 
-    def reach(self, wanted: Sequence[Left], fixtures: Sequence[object], older: Sequence[Left] = ()) -> bool:
-        """Name the `wanted`, if lasting roots lead to all of them, by a walk that takes milliseconds.
+    def are_held(self, wanted: Sequence[Left], fixtures: Sequence[object], older: Sequence[Left]) -> bool:
+        """Tell whether lasting roots lead to the `wanted` and the `older` arrays, so that none is garbage; name the `wanted`.
 
-        `fixtures` are pytest's definitions of wider fixtures. Tell whether the roots lead to the `older` arrays, too: then
-        none of all these is garbage.
+        `fixtures` are pytest's definitions of wider fixtures. A collection of the heap takes longer than a walk down from the
+        roots that are known, and than a search up from what that has not met.
         """
-        if not wanted or len(wanted) > MOST_ASKED or not self._tracker.detector.hides_older:
+        if not self._can_walk(wanted):
             return False
+        unmet = list(older)
+        return self._reach(wanted, fixtures, unmet) or self._reach_up(wanted, unmet)
+
+    def _can_walk(self, wanted: Sequence[Left]) -> bool:
+        return 0 < len(wanted) <= MOST_ASKED and self._tracker.detector.hides_older
+
+    def _reach(self, wanted: Sequence[Left], fixtures: Sequence[object], older: list[Left]) -> bool:
+        """Name the `wanted` by a walk down; leave of the `older` what that has not met, and tell whether it has met all."""
         with self._guard(RECOGNISE):
             arrays = self.runs.objects(wanted)
             hidden = {left.held.reading.identity for left in wanted}.difference(map(id, arrays))
@@ -77,33 +87,46 @@ class Holders:
             found = self._knowledge.roots.reach(arrays, finders, fixtures, hidden, by_id.keys())
             met = self._real(found.older, by_id)
             found.older.clear()
-            return self._take_reached(wanted, arrays, found.explanations) and len(met) == len(older)
+            older[:] = [left for left in older if left.held.reading.identity not in met]
+            return self._take_reached(wanted, arrays, found.explanations) and not older
         return False
 
     def reach_up(self) -> None:
         """Name the arrays of the first run that have no name yet, if lasting roots lead to all of them.
 
-        Memory that a global or a fixture holds now may be freed before the holders of many are searched for. Once: what is
-        not found now is left to that search.
+        Memory that a global or a fixture holds now may be freed before the holders of many are searched for.
         """
         wanted = [left for left in self.runs.suspects() if left.run == 0 and left.index not in self._known]
-        if self.searched or self._reached_up or not wanted or len(wanted) > MOST_ASKED:
-            return
-        self._reached_up = True
+        if wanted and not self.searched:
+            self._reach_up(wanted)
+
+    def _reach_up(self, wanted: Sequence[Left], older: Sequence[Left] = ()) -> bool:
+        """Name the `wanted` by a search up, once in vain; tell whether lasting roots lead to all of them, and to the `older`."""
+        if self._in_vain or len(wanted) + len(older) > MOST_ASKED:
+            return False
+        self._in_vain = True
         with self._guard(RECOGNISE):
-            arrays = self.runs.objects(wanted, hidden=True)
+            arrays = self.runs.objects([*wanted, *older], hidden=True)
             with self._tracker.detector.whole_heap():
                 found = self._knowledge.roots.reach_up(arrays, self._tracker.frameworks.reference_finders())
-            self._take_reached(wanted, arrays, found)
+            self._in_vain = not self._take_reached(wanted, arrays, found, older)
+        return not self._in_vain
 
-    def _take_reached(self, wanted: Sequence[Left], arrays: list[object], found: Sequence[Explanation] | None) -> bool:
-        by_id = {left.held.reading.identity: left for left in wanted}
-        real = self._real(arrays, by_id)
+    def _take_reached(
+        self,
+        wanted: Sequence[Left],
+        arrays: list[object],
+        found: Sequence[Explanation] | None,
+        older: Sequence[Left] = (),
+    ) -> bool:
+        """Name the `wanted` as `found` for the arrays; tell whether these are all, and the `older` with them."""
+        by_id = {left.held.reading.identity: left for left in (*older, *wanted)}
+        real, named = self._real(arrays, by_id), set(map(id, wanted))
         for array, explanation in zip(arrays, found or (), strict=found is not None):
-            if id(array) in real:
+            if id(array) in real and id(by_id[id(array)]) in named:
                 self._known.setdefault(by_id[id(array)].index, explanation)
         arrays.clear()
-        return found is not None and len(real) == len(wanted)
+        return found is not None and len(real) == len(by_id)
 
     def _real(self, objects: list[object], by_id: Mapping[int, Left]) -> set[int]:
         """Return the ids of those that are these arrays: one that was told by its id may be gone, and another object have it."""

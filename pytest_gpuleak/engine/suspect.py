@@ -160,7 +160,7 @@ class SuspectCheck:
         if self._evidence.suspects_beside():
             return True
         older = runs.others(self._knowledge.older(self._tracker).all())
-        return not self._holders.reach(runs.suspects(), self._subject.fixtures(), older)
+        return not self._holders.are_held(runs.suspects(), self._subject.fixtures(), older)
 
     def _run_for_lines(self, *, recorded: bool = False) -> None:
         """Run once more, traced for the lines that make what fails; `recorded`, for what it adds to the host's memory."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.roots.module_names import ModuleNames
     from pytest_gpuleak.explain.roots.roots import Root
 
-MAX_KNOWN: Final = 64
+MAX_KNOWN: Final = 1000
 """Roots that are remembered. Of more, those met longest ago are forgotten."""
 
 MAX_WALKED: Final = 20_000

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.conftest import Runner
 
 pytestmark = pytest.mark.newest
@@ -96,11 +98,16 @@ def test_a_leak_that_a_fixture_set_up_in_the_re_run_hides_is_found(run: Runner) 
     found.result.stdout.fnmatch_lines(["LEAKED test_it.py::test_leaks*4.0 KiB held by*test_it.KEPT*"])
 
 
-def test_an_earlier_tests_garbage_is_not_what_a_leak_replaces(run: Runner) -> None:
-    """Before the first re-run, the leak's own arrays alone were shown to be no garbage."""
+@pytest.mark.parametrize("kept", ["KEPT", "store.KEPT"])
+def test_an_earlier_tests_garbage_is_not_what_a_leak_replaces(
+    run: Runner, install: Callable[[dict[str, str]], None], kept: str
+) -> None:
+    """Before the first re-run, the leak's own arrays alone were shown to be no garbage: by a walk down, or by one up."""
+    install({"__init__": "", "store": "KEPT = []"})
     found = run(
         f"""{TRAINERS}
     import gc
+    from library import store
 
     def test_leaves(data):
         data.trainer = Trainer()
@@ -109,8 +116,8 @@ def test_an_earlier_tests_garbage_is_not_what_a_leak_replaces(run: Runner) -> No
         data.trainer = None
 
     def test_leaks(data):
-        KEPT.extend(Trainer().buffers)
-        if len(KEPT) > 2:
+        {kept}.extend(Trainer().buffers)
+        if len({kept}) > 2:
             gc.collect()
     """,
         "--gpu-leak-cycles=fail",
