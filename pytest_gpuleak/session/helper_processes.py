@@ -97,20 +97,18 @@ class HelperProcesses:
     ) -> tuple[Finding, ...] | None:
         """Return what the test has left in the processes, and run it again as often as their agents still ask for.
 
-        None where no agent has judged it. `subject` returns one that serves the agents.
+        None where no agent has judged it.
         """
         if self.agents is None or not self.agents.has_judged:
             return None
         from pytest_gpuleak.engine.stages import CONFIRM
-        from pytest_gpuleak.session.features.children.rerun import SharedSubject
 
         self._own_modules.keep()
         stop_timer(item)
-        shared, began = subject(), perf_counter()
-        assert isinstance(shared, SharedSubject)
+        test, began = subject(), perf_counter()
         try:
-            with self._attempts.guard(CONFIRM, attempt.nodeid), shared.confirming():
-                return self.agents.confirm(shared.run_for_agents)
+            with self._attempts.guard(CONFIRM, attempt.nodeid), test.confirming():
+                return self.agents.confirm(test.run_for_agents)
         finally:
             attempt.note_check(began)
         return ()

@@ -318,23 +318,13 @@ class LeakCheck:
         return findings
 
     def _subject(self, ended: EndedRun) -> ItemSubject:
-        expected_s = ended.attempt.duration_s + ended.rebuilt_s
-        letting_go = self.tracker.counters.apart.values_let_go
-        if self.helpers.agents is not None:
-            from pytest_gpuleak.session.features.children.rerun import SharedSubject
-
-            return SharedSubject(
-                ended.item,
-                ended.nextitem,
-                expected_s,
-                self.attempts,
-                letting_go,
-                self._settle_steps,
-                agents=self.helpers.agents,
-            )
         from pytest_gpuleak.session.rerun.subject import ItemSubject
 
-        return ItemSubject(ended.item, ended.nextitem, expected_s, self.attempts, letting_go, self._settle_steps)
+        expected_s = ended.attempt.duration_s + ended.rebuilt_s
+        letting_go = self.tracker.counters.apart.values_let_go
+        subject = ItemSubject(ended.item, ended.nextitem, expected_s, self.attempts, letting_go, self._settle_steps)
+        subject.agents = self.helpers.agents
+        return subject
 
     def _check_helpers(self, ended: EndedRun) -> tuple[Finding, ...] | None:
         """Return what the test has left in helper processes; None where none has judged it."""

@@ -6,9 +6,10 @@ import contextlib
 import dataclasses
 import os
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_gpuleak.adapters.processes.kinds import has_other_ranks
+from pytest_gpuleak.engine.subject import RerunResult
 from pytest_gpuleak.session.fixtures import is_wider
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.pytest_internals import fixtures_of, log_handlers, release_values
@@ -25,11 +26,21 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpuleak.adapters.protocol import SettleStep
-    from pytest_gpuleak.engine.subject import FindingsSoFar, RerunResult
+    from pytest_gpuleak.engine.subject import FindingsSoFar
     from pytest_gpuleak.session.attempt import AttemptLog
 
 RERUN_ADVICE = "mark the test with @pytest.mark.gpu_leak(confirm=0), and it is not run again"
 """Advice to the user about a re-run that hangs."""
+
+
+class Agents(Protocol):
+    """Checks in helper processes, which wait for a re-run too: `session.features.children.agents.Agents`."""
+
+    def ready(self) -> list[Any]:
+        """Return those that wait for a re-run."""
+
+    def ran(self, ready: list[Any], result: RerunResult) -> None:
+        """Tell those that were ready how the re-run went."""
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -37,6 +48,7 @@ class ItemSubject:
     """A suspected test, whose teardown is over; `expected_s` includes the fixtures to set up again.
 
     What fixtures hold is freed within `letting_go` (see `release_values`); `users_steps` are the ways of the settle hook.
+    Its re-runs serve the `agents` of helper processes too.
     """
 
     item: pytest.Item
@@ -46,6 +58,7 @@ class ItemSubject:
     letting_go: Callable[[], AbstractContextManager[object]]
     users_steps: Callable[[str], Sequence[SettleStep]]
     purpose: str = "to tell whether it leaks"
+    agents: Agents | None = None
 
     counts_running_frames = False
 
@@ -69,7 +82,27 @@ class ItemSubject:
         known: FindingsSoFar,
         decided: Callable[[], bool] | None = None,
     ) -> RerunResult:
-        """See `Subject`. If it hangs, the session ends with what is known."""
+        """See `Subject`. What its setup decides here is not what an agent waits for."""
+        ready = [] if self.agents is None else self.agents.ready()
+        result = self._run(tracing, known, None if ready else decided)
+        if self.agents is not None:
+            self.agents.ran(ready, result)
+        return result
+
+    def run_for_agents(self) -> RerunResult:
+        """Run again for the agents alone, if the test can be run again at all."""
+        why = self.why_not_again()
+        if why:
+            return RerunResult(passed=False, why=why)
+        try:
+            return self._run(contextlib.nullcontext(), lambda _: (), None)
+        finally:
+            self.release()
+
+    def _run(
+        self, tracing: AbstractContextManager[object], known: FindingsSoFar, decided: Callable[[], bool] | None
+    ) -> RerunResult:
+        """Run it again. If it hangs, the session ends with what is known."""
         attempts = self.attempts
         hang = Hang(attempts, "its re-run", RERUN_ADVICE, self.item, known)
         postponed = self._postponed or Postponed()

@@ -303,7 +303,7 @@ class Agents:
         self._drop_ended()
         return found
 
-    def ran(self, ready: Sequence[Connection], result: RerunResult) -> None:
+    def ran(self, ready: list[Connection], result: RerunResult) -> None:
         """Tell those that were ready how the re-run went."""
         message = {"op": "ran", "passed": result.passed, "why": result.why}
         for one in ready:
