@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuleak.adapters.arrays import array_types, select_arrays
 from pytest_gpuleak.adapters.bulk import read_arrays
-from pytest_gpuleak.heap.collector import collect_whole
 from pytest_gpuleak.heap.referrers import get_referents, reaches_everything, untouchable_modules
 from pytest_gpuleak.heap.safe_access import in_package
 from pytest_gpuleak.model.findings import Contribution
@@ -17,10 +16,10 @@ from pytest_gpuleak.model.peak_parts import located, with_total
 from pytest_gpuleak.model.source_files import is_user_file
 from pytest_gpuleak.model.text import clean_text, format_bytes
 from pytest_gpuleak.reports.terminal.peak import render_peak
+from pytest_gpuleak.session.features.budgets.measured_run import MeasuredRun
 from pytest_gpuleak.session.fixtures import is_wider
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.pytest_internals import fixtures_of
-from pytest_gpuleak.session.rerun.subject import ItemSubject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.peaks import DevicePeak
     from pytest_gpuleak.session.attempt import AttemptLog
     from pytest_gpuleak.session.features.budgets.budget import Excess
+    from pytest_gpuleak.session.features.budgets.measured_run import EndedTest
 
 SECTION = "what filled the memory at its peak, recorded in a re-run after teardown"
 """Name of the report's section. pytest shows sections of a passed teardown with "teardown" in their names alone."""
@@ -50,15 +50,6 @@ _SAME = 100
 """Part of the peak (1/100) by which two runs of a test may differ before both peaks are told."""
 
 
-class OverBudget(NamedTuple):
-    """A test over its budget, whose teardown is over: `expected_s` is what its run took, in seconds."""
-
-    item: pytest.Item
-    nextitem: pytest.Item | None
-    excess: Excess
-    expected_s: float
-
-
 class Explained(NamedTuple):
     """What filled the memory, and the section's text; no peak where that could not be told.
 
@@ -71,27 +62,24 @@ class Explained(NamedTuple):
 
 
 def explain_excess(
-    test: OverBudget, meter: PeakMeter, attempts: AttemptLog, began: Callable[[PeakRecorder], object]
+    test: EndedTest, excess: Excess, meter: PeakMeter, attempts: AttemptLog, began: Callable[[PeakRecorder], object]
 ) -> Explained | None:
-    """Run a test once more under a recorder, which `began` is given, by the rules of a suspect's re-run.
+    """Run a test over its budget once more under a recorder, which `began` is given.
 
     None where no recorder knows the device, or what was counted is not what arrays take: nothing is run then.
     """
-    excess = test.excess
     root = str(test.item.config.rootpath)
     if excess.budget.metric != "allocated":
         return None
     recorder = shared_frameworks(test.item.config).peak_recorder(lambda file: is_user_file(file, root), excess.device)
     if recorder is None:
         return None
-    item, nextitem, expected_s = test.item, test.nextitem, test.expected_s
-    subject = ItemSubject(item, nextitem, expected_s, attempts, contextlib.nullcontext, lambda _: (), PURPOSE)
-    why = subject.why_not_again() if attempts.policy.confirm else "confirm is 0"
-    if why:
-        return Explained(None, f"not recorded: the test was not run again, since {why}")
+    rerun = MeasuredRun(test, attempts, PURPOSE)
+    if rerun.why_not:
+        return Explained(None, f"not recorded: {rerun.why_not}")
     began(recorder)
     meter.end()
-    subject.release()  # what the first run's fixtures hold, the re-run could not have
+    rerun.release()
     peaks: dict[str, DevicePeak] = {}
 
     @contextlib.contextmanager
@@ -100,14 +88,9 @@ def explain_excess(
             yield
             peaks.update(meter.peaks())  # before the teardown, as in the first run
 
-    with subject.confirming(), meter.measured_apart(recorder):
-        try:
-            result = subject.run_again(recorded(), lambda _: ())
-        finally:
-            subject.release()  # the next test would have less memory
-    if not result.passed:
-        collect_whole()  # its traceback, in a cycle, holds its locals
-        return Explained(None, f"not recorded: {result.why}")
+    why = rerun.run(meter, recorder, recorded())
+    if why:
+        return Explained(None, f"not recorded: {why}")
     peak = located(recorder.peak(excess.device), root)
     counted = peaks.get(excess.device)
     if counted is not None and counted.allocated.exact:

@@ -160,14 +160,15 @@ class BudgetHooks(TellsUnchecked):
 
         An excess that is not certain fails the report if the peak of the re-run, without workspaces, is over the budget.
         """
-        from pytest_gpuleak.session.features.budgets.explaining import SECTION, Explained, OverBudget, explain_excess
+        from pytest_gpuleak.session.features.budgets.explaining import SECTION, Explained, explain_excess
+        from pytest_gpuleak.session.features.budgets.measured_run import EndedTest
 
         def begin(recorder: PeakRecorder) -> None:
             self._recorder = recorder
 
-        test = OverBudget(item, self._nextitem, excess, self._duration_s)
+        test = EndedTest(item, self._nextitem, self._duration_s)
         try:
-            found = explain_excess(test, self._meter, running_attempts(item), begin)
+            found = explain_excess(test, excess, self._meter, running_attempts(item), begin)
         except PLUGIN_ERRORS as error:  # the budget was exceeded all the same
             found = Explained(None, clean_text(f"not recorded: {type(error).__name__}: {error}", 200))
         finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,19 +22,15 @@ from pytest_gpuleak.model.source_files import is_user_file
 from pytest_gpuleak.model.text import clean_text, format_bytes
 from pytest_gpuleak.reports.terminal.peak import render_peak
 from pytest_gpuleak.session.config.markers import check_each, closest_first
-from pytest_gpuleak.session.features.budgets.budget import (
-    Budget,
-    parse_budget,
-    why_not_accepted,
-)
+from pytest_gpuleak.session.features.budgets.budget import Budget, parse_budget, why_not_accepted
 from pytest_gpuleak.session.features.budgets.hooks import between_tests
+from pytest_gpuleak.session.features.budgets.measured_run import EndedTest, MeasuredRun
 from pytest_gpuleak.session.features.budgets.over_budget import ShowsExcess, TellsUnchecked, fail_after_teardown
 from pytest_gpuleak.session.fixture_hooks import PLUGIN_ERRORS
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.options import HOST_BUDGET_MARKER
 from pytest_gpuleak.session.peak_hooks import shared_meter
 from pytest_gpuleak.session.report_record import amend, verdict_of
-from pytest_gpuleak.session.rerun.subject import ItemSubject
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -50,15 +46,6 @@ def hold_to_host_budgets(config: pytest.Config, items: list[pytest.Item]) -> Non
     check_each(items, why_not_accepted, HOST_BUDGET_MARKER)
     if not config.option.collectonly:
         config.pluginmanager.register(HostBudgetHooks(shared_meter(config)), "gpuleak-host-budgets")
-
-
-class Passed(NamedTuple):
-    """A test that has passed, teardown included, and its budget; `expected_s` is what its run took, in seconds."""
-
-    item: pytest.Item
-    nextitem: pytest.Item | None
-    budget: Budget
-    expected_s: float
 
 
 class HostBudgetHooks(TellsUnchecked, ShowsExcess):
@@ -98,8 +85,8 @@ class HostBudgetHooks(TellsUnchecked, ShowsExcess):
 
     def _judge(self, report: pytest.TestReport, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         try:
-            test = Passed(item, nextitem, parse_budget(closest_first(item, HOST_BUDGET_MARKER)[0]), self._duration_s)
-            peak = self._measure(test)
+            budget = parse_budget(closest_first(item, HOST_BUDGET_MARKER)[0])
+            peak = self._measure(EndedTest(item, nextitem, self._duration_s), budget)
         except PLUGIN_ERRORS as error:  # a marker that was added late among them
             self._unchecked[item.nodeid] = clean_text(f"{type(error).__name__}: {error}", 200)
             return
@@ -110,22 +97,21 @@ class HostBudgetHooks(TellsUnchecked, ShowsExcess):
             return
         if peak is None:
             return
-        fail_after_teardown(report, describe_excess(test.budget, peak))
-        amend(report, finding_of(test.budget, peak), outcome="failed")
+        fail_after_teardown(report, describe_excess(budget, peak))
+        amend(report, finding_of(budget, peak), outcome="failed")
 
-    def _measure(self, test: Passed) -> Peak | str | None:
+    def _measure(self, test: EndedTest, budget: Budget) -> Peak | str | None:
         """Return the peak of a test over its budget, why it could not be measured, or None where the budget is held."""
-        config = test.item.config
-        root = str(config.rootpath)
+        root = str(test.item.config.rootpath)
         found = self._run(test, None)
-        if isinstance(found, str) or found.bytes <= test.budget.bytes:
+        if isinstance(found, str) or found.bytes <= budget.bytes:
             return found if isinstance(found, str) else "; ".join(found.lacks) or None
         told = self._run(test, LinesAtPeak(found.bytes, lambda file: is_user_file(file, root)))
         if isinstance(told, str):
             return dataclasses.replace(found, lacks=(*found.lacks, told))
         return located(dataclasses.replace(told, lacks=tuple(dict.fromkeys((*found.lacks, *told.lacks)))), root)
 
-    def _run(self, test: Passed, lines: LinesAtPeak | None) -> Peak | str:
+    def _run(self, test: EndedTest, lines: LinesAtPeak | None) -> Peak | str:
         """Run the test again and return its peak, or why it was not measured."""
         with between_tests(test.item) as attempts:
             try:
@@ -133,15 +119,12 @@ class HostBudgetHooks(TellsUnchecked, ShowsExcess):
             finally:
                 self._stage = None
 
-    def _run_apart(self, test: Passed, heap: HeapPeak, attempts: AttemptLog) -> Peak | str:
+    def _run_apart(self, test: EndedTest, heap: HeapPeak, attempts: AttemptLog) -> Peak | str:
         frameworks, lacks = shared_frameworks(test.item.config), list[str]()
-        subject = ItemSubject(
-            test.item, test.nextitem, test.expected_s, attempts, contextlib.nullcontext, lambda _: (), PURPOSE
-        )
-        why = subject.why_not_again() if attempts.policy.confirm else "confirm is 0"
-        if why:
-            return f"the test was not run again, since {why}"
-        subject.release()
+        rerun = MeasuredRun(test, attempts, PURPOSE)
+        if rerun.why_not:
+            return rerun.why_not
+        rerun.release()
         with frameworks.counted_on_host(heap, []):
             pass  # what a framework loads for its first count is no part of the test's time or memory
         collect_whole()  # garbage of earlier tests is collected now, not at a time that depends on them
@@ -152,16 +135,9 @@ class HostBudgetHooks(TellsUnchecked, ShowsExcess):
             with frameworks.counted_on_host(heap, lacks), heap:
                 yield
 
-        with subject.confirming(), self._meter.measured_apart(heap):
-            try:
-                result = subject.run_again(measured(), lambda _: ())
-            finally:
-                subject.release()
-        if not result.passed:
-            collect_whole()  # its traceback, in a cycle, holds its locals
-            return result.why
-        if heap.why_not:
-            return heap.why_not
+        why = rerun.run(self._meter, heap, measured()) or heap.why_not
+        if why:
+            return why
         peak = heap.peak("cpu")
         return dataclasses.replace(peak, lacks=(*peak.lacks, *lacks))
 

@@ -178,16 +178,17 @@ class PeakHooks:
 
     def _record(self, item: pytest.Item, taken: Taken) -> tuple[Peak | None, str]:
         """Run a test once more as for a failed budget, and return its peak, or why there is none; empty: nothing records it."""
-        from pytest_gpuleak.session.features.budgets.explaining import OverBudget, explain_excess
+        from pytest_gpuleak.session.features.budgets.explaining import explain_excess
+        from pytest_gpuleak.session.features.budgets.measured_run import EndedTest
 
         def begin(recorder: PeakRecorder) -> None:
             self._recorder = recorder
 
         before = 0 if taken.bytes is None else self._peaks[taken.device].allocated.before
         excess = Excess(Budget(0), taken.device, taken.bytes or 0, before)
-        test = OverBudget(item, self._nextitem, excess, self._duration_s)
+        test = EndedTest(item, self._nextitem, self._duration_s)
         with between_tests(item) as attempts:
-            found = explain_excess(test, self._meter, attempts, begin)
+            found = explain_excess(test, excess, self._meter, attempts, begin)
         if found is None:
             return None, ""
         return found.peak, found.text.removeprefix("not recorded: ")
