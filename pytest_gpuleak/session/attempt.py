@@ -55,13 +55,8 @@ class Attempt:
         self.is_rank = False
         """Whether its call ended in a group of several ranks, which a fixture may have left since."""
 
-    def note_check(self, began: float) -> None:
-        """Add the seconds since `began` to those that the check of a suspect takes."""
-        checked_s = self.suspect_s.get("check", 0.0) + perf_counter() - began
-        self.suspect_s["check"] = checked_s
-
     def note_suspect(self, part: str, began: float) -> None:
-        """Add the seconds since `began` to a part of a suspect's check: ``reruns`` or ``search``."""
+        """Add the seconds since `began` to a suspect's ``check``, or to its parts ``reruns`` and ``search``."""
         self.suspect_s[part] = self.suspect_s.get(part, 0.0) + perf_counter() - began
 
 
@@ -235,7 +230,7 @@ class AttemptLog:
             self._faults.leave_to_session()
 
     def guard(self, stage: Stage, nodeid: str | None = None, code: CodeType | None = None) -> Guard:
-        """Return the context that a stage runs in. See `engine.stages.Safeguards`."""
+        """See `engine.stages.Safeguards`."""
         return self.faults.guard(stage, self.nodeid if nodeid is None else nodeid, code)
 
     def tell(self, line: str) -> None:

@@ -110,7 +110,7 @@ class HelperProcesses:
             with self._attempts.guard(CONFIRM, attempt.nodeid), test.confirming():
                 return self.agents.confirm(test.run_for_agents)
         finally:
-            attempt.note_check(began)
+            attempt.note_suspect("check", began)
         return ()
 
     def settle(self, verdict: Verdict, attempt: Attempt) -> Verdict:

@@ -285,7 +285,7 @@ class LeakCheck:
 
             self._garbage_check = GarbageCheck(tracker, self.knowledge)
         garbage = self._garbage_check.collect(arrays, self._instance, attempt.nodeid, attempt.policy)
-        attempt.note_check(began)
+        attempt.note_suspect("check", began)
         if garbage is not None and not arrays and tracker.is_worth_a_check(growth, attempt.policy):
             growth = growth.lowest(tracker.counters.end())
         return garbage, growth
@@ -308,11 +308,11 @@ class LeakCheck:
         self.late.prepare(at_once=self._baseline is not None and not self._baseline.lists(item.nodeid))
         runner = Runner(item, self._check_fixtures)
         check = SuspectCheck(self.tracker, self.knowledge, subject, attempt.policy, runner)
-        began = perf_counter() - attempt.suspect_s.get("check", 0.0)
+        began = perf_counter()
         try:
             findings = check.check(FirstRun(arrays, growth, processes, garbage, ended.seen))
         finally:
-            attempt.suspect_s["check"] = perf_counter() - began
+            attempt.note_suspect("check", began)
         self._own_modules.keep()
         self.late.explain_due()
         return findings
@@ -378,7 +378,7 @@ class LeakCheck:
             began = perf_counter()
             stop_timer(item)
             left = processes.left()
-            attempt.note_check(began)
+            attempt.note_suspect("check", began)
         except Exception as error:  # noqa: BLE001 - an error of the operating system costs no verdict on memory
             from pytest_gpuleak.engine.stages import PROCESSES
 

@@ -17,7 +17,7 @@ from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.heap.collector import epochs_supported, installed
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 from pytest_gpuleak.reports.atomic_write import make_folders
-from pytest_gpuleak.session.attempt import ATTEMPTS, TRACKER, AttemptLog
+from pytest_gpuleak.session.attempt import ATTEMPTS, TRACKER
 from pytest_gpuleak.session.ci import read_surroundings
 from pytest_gpuleak.session.closing import (
     CHECK_FAULTS_KEY,
@@ -126,18 +126,15 @@ class Session:
         # Keep clean tests' details only if something reads them.
         self._detailed = bool(self._is_worker or settings.report_paths or settings.top or surroundings or baseline)
         ledger = RunRecords(detailed=self._detailed)
-        attempts = config.stash[ATTEMPTS] = AttemptLog(config, settings, name, lines)
-        self._safeguards = RunSafeguards(attempts)
+        attempts = config.stash[ATTEMPTS] = RunSafeguards(config, settings, name, lines)
         knowledge = SessionKnowledge(
             str(config.rootpath),
-            self._safeguards,
+            attempts,
             name,
             settings.snapshots,
             notes_are_read=_are_notes_read(config, settings),
         )
-        tracker = config.stash[TRACKER] = RunTracker(
-            shared_frameworks(config), self._safeguards, counters, driver, detector
-        )
+        tracker = config.stash[TRACKER] = RunTracker(shared_frameworks(config), attempts, counters, driver, detector)
         check = LeakCheck(tracker, knowledge, attempts, baseline, detailed=self._detailed)
         config.add_cleanup(check.stop)
         completeness = RunProgress()
@@ -205,7 +202,7 @@ class Session:
             from pytest_gpuleak.session.user_hooks import bring_frameworks
 
             check = self._run.check
-            for probe in bring_frameworks(self._config, check.attempts.faults, self._safeguards):
+            for probe in bring_frameworks(self._config, check.attempts.faults, check.knowledge.safeguards):
                 check.tracker.counters.add_devices(probe)
         if not runs_nothing(self._config):
             note_permanent(plugin_packages(self._config))

@@ -24,7 +24,6 @@ from pytest_gpuleak.model.outcomes import TestRecord, encode_test
 from pytest_gpuleak.model.policy import Policy, Settings
 from pytest_gpuleak.reports.json.journal import Journal, recover
 from pytest_gpuleak.reports.json.read import read_report
-from pytest_gpuleak.session.attempt import AttemptLog
 from pytest_gpuleak.session.rerun import watchdog
 from pytest_gpuleak.session.rerun.watchdog import CannotWatchError, describe_place, watch
 from pytest_gpuleak.session.safeguards import RunSafeguards
@@ -182,11 +181,11 @@ def test_where_something_is() -> None:
 
 
 @pytest.fixture
-def attempts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[AttemptLog, list[str]]:
+def attempts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[RunSafeguards, list[str]]:
     """An attempt that waits, with a short limit, and what is told of it."""
     monkeypatch.setattr(limits, "CHECK_LIMIT_S", 0.1)
     lines: list[str] = []
-    log = AttemptLog(request.config, Settings(True, Policy()), "main", lines)
+    log = RunSafeguards(request.config, Settings(True, Policy()), "main", lines)
     log.begin("t.py::test", Policy())
     return log, lines
 
@@ -203,9 +202,9 @@ class Waits:
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs POSIX signals")
-def test_a_settle_step_that_waits_is_left(attempts: tuple[AttemptLog, list[str]]) -> None:
+def test_a_settle_step_that_waits_is_left(attempts: tuple[RunSafeguards, list[str]]) -> None:
     log, lines = attempts
-    step = BoundedStep(RunSafeguards(log), Waits(), "waiting for the device")
+    step = BoundedStep(log, Waits(), "waiting for the device")
     assert step.collects
     assert list(step.steps()) == [None]
     assert lines == ["waiting for the device was stopped after 0.1 s"]

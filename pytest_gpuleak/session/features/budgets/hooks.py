@@ -81,12 +81,11 @@ class BudgetHooks(TellsUnchecked):
         config = session.config
         if config.hook.pytest_gpuleak_arrays.get_hookimpls() and not config.pluginmanager.hasplugin("gpuleak-session"):
             from pytest_gpuleak.model.policy import Policy, Settings
-            from pytest_gpuleak.session.attempt import AttemptLog
             from pytest_gpuleak.session.safeguards import RunSafeguards
             from pytest_gpuleak.session.user_hooks import bring_frameworks
 
-            attempts = AttemptLog(config, Settings(enabled=False, policy=Policy()), "main", [])
-            bring_frameworks(config, attempts.faults, RunSafeguards(attempts))
+            attempts = RunSafeguards(config, Settings(enabled=False, policy=Policy()), "main", [])
+            bring_frameworks(config, attempts.faults, attempts)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:

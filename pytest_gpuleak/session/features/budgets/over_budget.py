@@ -39,10 +39,10 @@ class ShowsExcess:
 
 
 class TellsUnchecked:
-    """Tells at the end which of its budgets were not checked, in a process that runs tests."""
+    """Tells at the end which budgets were not checked."""
 
     def __init__(self) -> None:
-        self._unchecked: dict[str, str] = {}  # by nodeid: of several attempts of a test the last counts
+        self._unchecked: dict[str, str] = {}  # by nodeid: of several attempts of a test the last counts; else by number
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Send the controller what this worker could not check."""
@@ -58,11 +58,8 @@ class TellsUnchecked:
             terminalreporter.line(describe_unchecked(self._unchecked.values()))
 
 
-class WorkerHooks(ShowsExcess):
+class WorkerHooks(TellsUnchecked, ShowsExcess):
     """Read what the workers send when they end. Registered where tests are distributed."""
-
-    def __init__(self) -> None:
-        self._unchecked: list[str] = []
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:
@@ -70,11 +67,5 @@ class WorkerHooks(ShowsExcess):
         output: Mapping[str, Any] = getattr(node, "workeroutput", None) or {}
         if USAGE_ERROR_KEY in output:
             raise pytest.UsageError(output[USAGE_ERROR_KEY])
-        self._unchecked += output.get(UNCHECKED_BUDGETS_KEY, ())
-
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Write a line if budgets could not be checked."""
-        if self._unchecked:
-            from pytest_gpuleak.session.features.budgets.budget import describe_unchecked
-
-            terminalreporter.line(describe_unchecked(self._unchecked))
+        reasons = enumerate(output.get(UNCHECKED_BUDGETS_KEY, ()), len(self._unchecked))
+        self._unchecked.update((str(number), why) for number, why in reasons)
