@@ -124,8 +124,7 @@ def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
         return
     stopped = bool(session.shouldstop or session.shouldfail or exitstatus >= pytest.ExitCode.INTERRUPTED)
     run.attempt("recording the last tests", lambda: run.recorder.finish(stopped=stopped), nothing)
-    for record in records:
-        run.ledger.add_fixture(record)
+    run.ledger.fixtures += records
     run.attempt(
         "recording who holds what was left",
         lambda: run.ledger.take_explained(run.check.late.explained, run.check.attempts.worker),

@@ -42,7 +42,6 @@ class RuntestHooks(FixtureHooks):
         self._fails: LeakFails | None = None
         self._fault = ""
         self._sends = hasattr(check.config, "workerinput")
-        self._process = os.getpid()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -105,7 +104,7 @@ class RuntestHooks(FixtureHooks):
             record = self._attempts.give_up(item, self._fault)
         if record is None:
             return
-        if record.verdict in QUIET_VERDICTS and not self._sends and os.getpid() == self._process:
+        if record.verdict in QUIET_VERDICTS and not self._sends and os.getpid() == self._attempts.process:
             # The record goes only to the recorder of this process, which takes it off the report.
             setattr(report, RECORD_ATTRIBUTE, record)
         else:
@@ -118,7 +117,7 @@ class RuntestHooks(FixtureHooks):
 
     def _fail(self, item: pytest.Item, report: pytest.TestReport) -> None:
         """Fail the test for its leak once its report is logged, or now if that happens in another process."""
-        if os.getpid() != self._process:
+        if os.getpid() != self._attempts.process:
             fail(report)
             return
         if self._fails is None:
@@ -132,10 +131,6 @@ class RuntestHooks(FixtureHooks):
     def pytest_timeout_set_timer(self) -> bool | None:
         """Set no pytest-timeout timer in a re-run, which has its own limit: its thread method would end the process."""
         return True if self._attempts.rerunning else None
-
-    def wider_fixtures(self) -> frozenset[int]:
-        """Return the ids of the higher-scoped fixtures that are set up."""
-        return self._check.tracker.ownership.active_ids
 
     def _explain_shortage(self, item: pytest.Item, error: BaseException, report: pytest.TestReport) -> None:
         if self._shortages is None:

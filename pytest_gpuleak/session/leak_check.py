@@ -51,7 +51,7 @@ class EndedRun:
     __slots__ = ("attempt", "item", "nextitem", "rebuilt_s", "seen")
 
     def __init__(
-        self, item: pytest.Item, nextitem: pytest.Item | None, attempt: Attempt, seen: Callable[[], object] | None
+        self, item: pytest.Item, nextitem: pytest.Item | None, attempt: Attempt, seen: Callable[[], object]
     ) -> None:
         self.item = item
         self.nextitem = nextitem
@@ -97,10 +97,6 @@ class LeakCheck:
         self._own_modules.keep()
         self._log_handlers = log_handlers(self.config)
         self.tracker.start(self.settings.policy)
-
-    def stop(self) -> None:
-        """Restore the process as it was found. May be called twice."""
-        self.tracker.stop()
 
     def finish(self) -> None:
         """Search for the last holders and judge what is left at the end of the session, after the last teardown."""
@@ -176,9 +172,7 @@ class LeakCheck:
             self._fixture_check().check_processes(left)
         self.attempts.charge(began)
 
-    def judge(
-        self, item: pytest.Item, nextitem: pytest.Item | None, seen: Callable[[], object] | None = None
-    ) -> TestRecord | None:
+    def judge(self, item: pytest.Item, nextitem: pytest.Item | None, seen: Callable[[], object]) -> TestRecord | None:
         """Return the record of the attempt that has just ended, teardown included; None where none had begun.
 
         `seen` resumes automatic collections, which would free cycles, once what was left is known, before user code.
@@ -208,8 +202,7 @@ class LeakCheck:
                 judged = self._postpone(item)
             if isinstance(judged, str):
                 return self.attempts.give_up(item, judged)
-            if seen is not None:
-                seen()
+            seen()
             tracker.end_test()
         verdict, findings = judged
         verdict = self.helpers.settle(verdict, attempt)

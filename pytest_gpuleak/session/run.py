@@ -114,7 +114,6 @@ class Session:
             settings = settings._replace(report_paths=paths)
         self._config = config
         self._settings = settings
-        self._is_worker = worker is not None
         name = str(worker["workerid"]) if worker is not None else self._rank.name if self._rank else "main"
         surroundings = read_surroundings(os.environ)
         detector = config.stash.get(_DETECTOR, None)
@@ -124,7 +123,7 @@ class Session:
         counters = CounterWatch(shared_probes(config), host, driver.read, lines)
         baseline = _open_baseline(config, settings)
         # Keep clean tests' details only if something reads them.
-        self._detailed = bool(self._is_worker or settings.report_paths or settings.top or surroundings or baseline)
+        self._detailed = bool(worker is not None or settings.report_paths or settings.top or surroundings or baseline)
         ledger = RunRecords(detailed=self._detailed)
         attempts = config.stash[ATTEMPTS] = RunSafeguards(config, settings, name, lines)
         knowledge = SessionKnowledge(
@@ -136,12 +135,12 @@ class Session:
         )
         tracker = config.stash[TRACKER] = RunTracker(shared_frameworks(config), attempts, counters, driver, detector)
         check = LeakCheck(tracker, knowledge, attempts, baseline, detailed=self._detailed)
-        config.add_cleanup(check.stop)
+        config.add_cleanup(check.tracker.stop)
         completeness = RunProgress()
         if self._detailed:
             config.pluginmanager.register(completeness, "gpuleak-completeness")
         recorder = Recorder(settings, ledger, check, completeness)
-        config.pluginmanager.register(Sender(check) if self._is_worker else recorder, "gpuleak-recorder")
+        config.pluginmanager.register(Sender(check) if worker is not None else recorder, "gpuleak-recorder")
         if settings.report_paths:
             if not runs_nothing(config):
                 make_folders(settings.report_paths)

@@ -133,8 +133,7 @@ class Recorder:
             return
         from pytest_gpuleak.model.records import decode_fixture
 
-        for record in records:
-            self._ledger.add_fixture(decode_fixture(record))
+        self._ledger.fixtures += map(decode_fixture, records)
 
     def take_explained(self, worker: str, encoded: list[tuple[str, Verdict, list[dict[str, Any]], float]]) -> None:
         """Take an ended worker's findings whose holders it has searched for after their tests were reported."""

@@ -30,7 +30,7 @@ class RunRecords:
         self.tests: list[TestRecord] = []
         """The tests whose records are kept."""
         self.detailed = detailed
-        self._clean: _CleanTests | None = None if detailed else _CleanTests()
+        self._clean: list[tuple[str, float, float]] = []
         self.fixtures: list[FixtureRecord] = []
         self.incomplete: str | None = None
         """Why tests are missing; None: none is."""
@@ -47,21 +47,11 @@ class RunRecords:
 
     def add_test(self, record: TestRecord) -> None:
         """Add the record of one attempt of one test."""
-        if (
-            self._clean is not None
-            and record.verdict == "clean"
-            and not (
-                record.findings
-                or record.faults
-                or record.suspect_s
-                or record.rerun
-                or record.device_wait
-                or record.peak
-            )
-        ):
-            self._clean.add(record)
-        else:
+        more = record.findings or record.faults or record.suspect_s or record.rerun or record.device_wait or record.peak
+        if self.detailed or record.verdict != "clean" or more:
             self.tests.append(record)
+        else:
+            self._clean.append((record.nodeid, record.duration_s, record.overhead_s))
 
     def forget_leaked(self, later: TestRecord) -> None:
         """Forget the last leak of the same test in the same process: another attempt left it again."""
@@ -85,9 +75,8 @@ class RunRecords:
                 suspect_s = {**record.suspect_s, **spent}
                 if verdict == "leaked" and record.verdict != "leaked":
                     self.passed_so_far.add(nodeid)
-                budgets = tuple(
-                    found for found in record.findings if found.kind == "budget"
-                )  # measured after the check
+                # Budgets are measured after the check.
+                budgets = tuple(found for found in record.findings if found.kind == "budget")
                 self.tests[index] = record._replace(verdict=verdict, findings=findings + budgets, suspect_s=suspect_s)
 
     def nodeids(self) -> set[str]:
@@ -96,12 +85,8 @@ class RunRecords:
 
     def _all(self) -> Iterator[TestRecord]:
         yield from self.tests
-        if self._clean is not None:
-            yield from self._clean.records()
-
-    def add_fixture(self, record: FixtureRecord) -> None:
-        """Add the record of a leaking fixture."""
-        self.fixtures.append(record)
+        for nodeid, duration_s, overhead_s in self._clean:
+            yield TestRecord(nodeid, "clean", None, "passed", "", duration_s, overhead_s)
 
     def add_faults(self, faults: Iterable[str]) -> None:
         """Add failures of the check, or of a user's hook, outside of tests."""
@@ -149,7 +134,7 @@ class RunRecords:
             ),
             "stale": len(self.stale),
             "deselected": self.deselected,
-            "memory": self._usage(top) if on_file or top else {},
+            "memory": isolated(lambda: describe_usage(self.tests, top), lambda _: {}) if on_file or top else {},
             "dearest": find_dearest(self.tests, top),
         }
 
@@ -157,25 +142,6 @@ class RunRecords:
     def found(self) -> bool:
         """Tell whether there is any finding."""
         return any(one.findings for records in (self.tests, self.fixtures) for one in records)
-
-    def _usage(self, top: int) -> dict[str, Any]:
-        return isolated(lambda: describe_usage(self.tests, top), lambda _: {})
-
-
-class _CleanTests:
-    def __init__(self) -> None:
-        self._nodeids: list[str] = []
-        self._overheads_s: list[float] = []
-        self._durations_s: list[float] = []
-
-    def add(self, record: TestRecord) -> None:
-        self._nodeids.append(record.nodeid)
-        self._overheads_s.append(record.overhead_s)
-        self._durations_s.append(record.duration_s)
-
-    def records(self) -> Iterator[TestRecord]:
-        for nodeid, overhead_s, duration_s in zip(self._nodeids, self._overheads_s, self._durations_s, strict=True):
-            yield TestRecord(nodeid, "clean", None, "passed", "", duration_s, overhead_s)
 
 
 def now() -> str:

@@ -11,13 +11,13 @@ import pytest
 from pytest_gpuleak.engine.limits import DEVICE_STEP_S
 from pytest_gpuleak.engine.settle.device_wait import compare, tell_state
 from pytest_gpuleak.engine.stages import DEVICES
-from pytest_gpuleak.model.device_wait import DeviceWait, encode_wait
+from pytest_gpuleak.model.device_wait import DeviceWait
 from pytest_gpuleak.model.outcomes import CHECKED, TestRecord, decode_test
 from pytest_gpuleak.session.features.device_gate.agents import AgentFigures
 from pytest_gpuleak.session.features.device_gate.processes import ListedProcesses
 from pytest_gpuleak.session.features.device_gate.remains import describe_remains, in_this_process, reserved_growth
 from pytest_gpuleak.session.pytest_internals import stop_timer
-from pytest_gpuleak.session.report_record import HUNG_ATTRIBUTE, RECORD_ATTRIBUTE
+from pytest_gpuleak.session.report_record import HUNG_ATTRIBUTE, RECORD_ATTRIBUTE, amend
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -46,7 +46,6 @@ class DeviceGate:
         self._driver = tracker.driver
         self._figures = AgentFigures(tracker.processes, agents)
         self._listed = ListedProcesses(tracker.processes, is_worker=hasattr(attempts.config, "workerinput"))
-        self._process = os.getpid()
         self._item: pytest.Item | None = None
         self._before: dict[str, NvmlReading] = {}
         self._counters: dict[tuple[str, str], int] = {}
@@ -86,14 +85,14 @@ class DeviceGate:
         """Wait before the teardown's report is logged, so that it has what was seen. Ctrl-C ends the wait, not the report."""
         found: TestRecord | dict[str, Any] | None = getattr(report, RECORD_ATTRIBUTE, None)
         interrupted, wait = False, None
-        if found is not None and os.getpid() == self._process and not hasattr(report, HUNG_ATTRIBUTE):
+        if found is not None and os.getpid() == self._attempts.process and not hasattr(report, HUNG_ATTRIBUTE):
             self._waited_s = 0.0
             try:
                 wait = self._watch(found if isinstance(found, TestRecord) else decode_test(found))
             except KeyboardInterrupt:
                 interrupted, wait = True, self._tell_rest(report.nodeid)
             if wait is not None:
-                _attach(report, found, wait)
+                amend(report, None, device_wait=wait)
         result = yield
         if interrupted:
             raise KeyboardInterrupt
@@ -177,10 +176,3 @@ class DeviceGate:
         if self._item is not None:
             stop_timer(self._item)
             self._item = None
-
-
-def _attach(report: pytest.TestReport, found: TestRecord | dict[str, Any], wait: DeviceWait) -> None:
-    if isinstance(found, TestRecord):
-        setattr(report, RECORD_ATTRIBUTE, found._replace(device_wait=wait))
-    else:
-        found["device_wait"] = encode_wait(wait)

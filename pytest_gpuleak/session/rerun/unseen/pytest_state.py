@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.heap.safe_access import module_dict, plain_text
+from pytest_gpuleak.session.attempt import TRACKER
 from pytest_gpuleak.session.rerun.unseen.restoring import (
     Restore,
     all_of,
@@ -185,9 +186,7 @@ def _put_back(path: Path, target: str | None) -> None:
 
 
 def _set_up(item: pytest.Item) -> frozenset[int]:
-    hooks: Any = item.config.pluginmanager.get_plugin("gpuleak-runtest")
-    found: frozenset[int] = hooks.wider_fixtures()
-    return found
+    return item.config.stash[TRACKER].ownership.active_ids
 
 
 def revive_doctest(item: pytest.Item) -> Restore:
