@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -242,21 +243,19 @@ class Session:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Take a worker's fixture findings."""
-        output = getattr(node, "workeroutput", None) or {}
-        if WORKER_KEY in output:  # a worker that died sends none: what is known stands
-            what = f"taking over what the fixtures of the worker {node.gateway.id} left"
-            take = self._run.recorder.take_worker
-            self._run.attempt(what, lambda: take(node.gateway.id, output[WORKER_KEY]), nothing)
-        if output.get(EXPLAINED_KEY):
-            take_explained = self._run.recorder.take_explained
-            self._run.attempt(
-                f"taking over what holds the findings of the worker {node.gateway.id}",
-                lambda: take_explained(node.gateway.id, output[EXPLAINED_KEY]),
-                nothing,
-            )
-        if FACTS_KEY in output:
-            what = f"taking over the facts of the worker {node.gateway.id}"
-            self._run.attempt(what, lambda: self._run.ledger.facts.add(output[FACTS_KEY]), nothing)
+        output, worker = getattr(node, "workeroutput", None) or {}, node.gateway.id
+        recorder = self._run.recorder
+        for key, what, take in (
+            (WORKER_KEY, f"what the fixtures of the worker {worker} left", partial(recorder.take_worker, worker)),
+            (
+                EXPLAINED_KEY,
+                f"what holds the findings of the worker {worker}",
+                partial(recorder.take_explained, worker),
+            ),
+            (FACTS_KEY, f"the facts of the worker {worker}", self._run.ledger.facts.add),
+        ):
+            if key in output:  # a worker that died sends none: what is known stands
+                self._run.attempt(f"taking over {what}", partial(take, output[key]), nothing)
         self._run.ledger.add_faults(output.get(CHECK_FAULTS_KEY, ()))
         self._run.faults += [fault for fault in output.get(FAULTS_KEY, []) if fault not in self._run.faults]
 

@@ -102,31 +102,23 @@ def _short_summary(run: Run, *, every: bool) -> list[str]:
 
 
 def _show_findings(run: Run, report: RunReport, terminalreporter: Any) -> None:
+    from pytest_gpuleak.reports.terminal.section import render_codes, render_leaks
+
     verbosity, width = int(run.config.option.verbose), terminalreporter._tw.fullwidth
-    lines: list[str] = run.attempt("showing the leaks", lambda: _leak_lines(report, verbosity, width), list)
+    lines: list[str] = run.attempt(
+        "showing the leaks", lambda: render_leaks(report, verbosity=verbosity, width=width), list
+    )
     if lines and verbosity >= 0:
         leaked = report.summary["leaked"] > 0 or run.ledger.fixture_leaked
         terminalreporter.section("GPU LEAKS", **{_colour(run): leaked})
     if verbosity >= 0:
-        lines += run.attempt("showing the codes", lambda: _code_lines(report), list)
+        lines += run.attempt("showing the codes", lambda: render_codes(report), list)
     # Also with `-q`, as pytest does with `--durations`: they were asked for.
     lines += run.attempt("showing the heaviest tests", lambda: _usage_lines(run, report, width), list)
     baseline = run.baseline
     if baseline is not None:
         lines += run.attempt("showing the baseline", lambda: baseline.render(report, verbosity=verbosity), list)
     _write(lines, terminalreporter)
-
-
-def _leak_lines(report: RunReport, verbosity: int, width: int) -> list[str]:
-    from pytest_gpuleak.reports.terminal.section import render_leaks
-
-    return render_leaks(report, verbosity=verbosity, width=width)
-
-
-def _code_lines(report: RunReport) -> list[str]:
-    from pytest_gpuleak.reports.terminal.section import render_codes
-
-    return render_codes(report)
 
 
 def _usage_lines(run: Run, report: RunReport, width: int) -> list[str]:
