@@ -78,7 +78,9 @@ class AttemptLog:
         self.note_rerun: Callable[[TestRecord], object] | None = None
         """Takes the record for a test whose process dies during a re-run; None: no report is written."""
         self.settings = settings
-        self._lines = lines
+        self.lines = lines
+        self.detailed = False
+        """Whether something reads the counters, peaks and helpers' readings of a clean test."""
         self._faults: Faults | None = None
         self._meter: PeakMeter | None = None
 
@@ -235,8 +237,8 @@ class AttemptLog:
 
     def tell(self, line: str) -> None:
         """Add a line on what could not be done to the end of the run, once."""
-        if line not in self._lines:
-            self._lines.append(line)
+        if line not in self.lines:
+            self.lines.append(line)
 
 
 def outcome_of(report: pytest.TestReport) -> Outcome:

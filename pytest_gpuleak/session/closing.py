@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuleak.model.findings import FixtureRecord
-    from pytest_gpuleak.model.policy import Settings
     from pytest_gpuleak.model.records import RunReport
     from pytest_gpuleak.session.ci import Surroundings
-    from pytest_gpuleak.session.features.baseline import BaselineRun
     from pytest_gpuleak.session.features.clean_up_calls import CleanUpCalls
     from pytest_gpuleak.session.features.first_init.watch import InitWatch
     from pytest_gpuleak.session.leak_check import LeakCheck
@@ -45,20 +43,15 @@ CHECK_FAULTS_KEY = "gpu_leak_check_faults"
 class Run:
     """The parts of a run that its end uses.
 
-    `lines` say what could not be watched; likewise `faults`, steps of the end of the run that failed, and `errors`,
-    reports that could not be written. `published` are lines for the CI service to read, if `surroundings` is any.
+    `faults` are lines on steps of the end of the run that failed, and `errors` on reports that could not be written. `published` are lines for the CI service to read, if `surroundings` is any.
     `skips_interrupted` tells that the next Ctrl-C skips the step that it meets: once, at the end of the run.
     """
 
-    config: pytest.Config
-    settings: Settings
     check: LeakCheck
     ledger: RunRecords
     recorder: Recorder
     completeness: RunProgress
-    baseline: BaselineRun | None
     surroundings: Surroundings | None
-    lines: list[str]
     init_watch: InitWatch
     clean_up: CleanUpCalls
     faults: list[str] = dataclasses.field(default_factory=list)
@@ -70,7 +63,7 @@ class Run:
     def fails_by_init(self) -> bool:
         """Tell whether `--gpu-leak-no-init-at-collection` fails the run."""
         found = self.ledger.facts.first_init
-        return self.settings.no_init_at_collection and found is not None and found.before_tests
+        return self.check.settings.no_init_at_collection and found is not None and found.before_tests
 
     def attempt(self, what: str, part: Callable[[], _T], otherwise: Callable[[], _T]) -> _T:
         """Run a step (`what`) of the end of the run; if it fails, note a line and return the substitute."""
@@ -99,7 +92,7 @@ class Run:
             if not self.skips_interrupted:
                 raise
             self.skips_interrupted = False
-            session = self.config.pluginmanager.get_plugin("session")
+            session = self.check.config.pluginmanager.get_plugin("session")
             if session is not None:
                 session.exitstatus = pytest.ExitCode.INTERRUPTED
             return instead("interrupted by Ctrl-C")
@@ -118,7 +111,7 @@ def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
     )
     run.look_for_devices(run.init_watch.look)
     _note_facts(run)
-    output: dict[str, Any] | None = getattr(run.config, "workeroutput", None)
+    output: dict[str, Any] | None = getattr(run.check.config, "workeroutput", None)
     if output is not None:
         _send(run, records, output)
         return
@@ -138,18 +131,18 @@ def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
             lambda: run.completeness.why_incomplete(session, run.ledger.tests),
             lambda: "whether tests are missing could not be told",
         )
-    if exitstatus != pytest.ExitCode.USAGE_ERROR and not runs_nothing(run.config):
+    if exitstatus != pytest.ExitCode.USAGE_ERROR and not runs_nothing(run.check.config):
         _judge_by_baseline(run, session)
-        if run.settings.report_paths or run.surroundings is not None:
-            plain = run.ledger.report(run.settings, run.check.mode, on_file=True)
+        if run.check.settings.report_paths or run.surroundings is not None:
+            plain = run.ledger.report(run.check.settings, run.check.mode, on_file=True)
             report = run.attempt("finding the repository", lambda: _locate(run, plain), lambda: plain)
             run.attempt("writing the reports", lambda: _write_reports(run, report), nothing)
             run.attempt("publishing", lambda: _publish(run, report), nothing)
-    fails = not run.settings.warn and (
+    fails = not run.check.settings.warn and (
         run.ledger.fixture_leaked
         or run.errors
-        or (run.baseline is not None and run.baseline.failed)
-        or (run.settings.strict and run.ledger.failed_to_check)
+        or (run.check.baseline is not None and run.check.baseline.failed)
+        or (run.check.settings.strict and run.ledger.failed_to_check)
         or run.fails_by_init
     )
     if fails and session.exitstatus == pytest.ExitCode.OK:
@@ -185,7 +178,7 @@ def _send(run: Run, records: list[FixtureRecord], output: dict[str, Any]) -> Non
             list,
         )
     output[FACTS_KEY] = run.ledger.facts.encode(whole=True)
-    output[FAULTS_KEY] = run.lines + run.faults
+    output[FAULTS_KEY] = run.check.attempts.lines + run.faults
     output[CHECK_FAULTS_KEY] = run.check.faults_of_session
     output[DESELECTED_KEY] = run.completeness.deselected
 
@@ -193,7 +186,7 @@ def _send(run: Run, records: list[FixtureRecord], output: dict[str, Any]) -> Non
 def _locate(run: Run, report: RunReport) -> RunReport:
     from pytest_gpuleak.session.publishing import locate
 
-    return locate(report, run.config.rootpath, run.surroundings)
+    return locate(report, run.check.config.rootpath, run.surroundings)
 
 
 def _publish(run: Run, report: RunReport) -> None:
@@ -201,18 +194,18 @@ def _publish(run: Run, report: RunReport) -> None:
         return
     from pytest_gpuleak.session.publishing import print_lines, publish
 
-    run.published = publish(report, run.config.rootpath, run.surroundings)
-    if run.published and not run.config.pluginmanager.hasplugin("terminalreporter"):
+    run.published = publish(report, run.check.config.rootpath, run.surroundings)
+    if run.published and not run.check.config.pluginmanager.hasplugin("terminalreporter"):
         print_lines(run.published)
 
 
 def _judge_by_baseline(run: Run, session: pytest.Session) -> None:
-    baseline = run.baseline
+    baseline = run.check.baseline
     if baseline is None:
         return
 
     def judge() -> None:
-        report = run.ledger.report(run.settings, run.check.mode, on_file=False)
+        report = run.ledger.report(run.check.settings, run.check.mode, on_file=False)
         report, error = baseline.finish(report, session)
         run.ledger.take_over(report)
         if error:  # an update that was refused fails the run, and its tests passed as accepted, not as known
@@ -226,17 +219,17 @@ def _judge_by_baseline(run: Run, session: pytest.Session) -> None:
 
 
 def _write_reports(run: Run, report: RunReport) -> None:
-    if not run.settings.report_paths:
+    if not run.check.settings.report_paths:
         return
     fault = run.recorder.close_journal()
     if fault is not None:
         run.faults.append(fault)
     before = len(run.errors)
-    for path in run.settings.report_paths:
+    for path in run.check.settings.report_paths:
         _write_report(run, report, path)
     if len(run.errors) == before:
         run.recorder.remove_journal()
-    if run.errors and not run.config.pluginmanager.hasplugin("terminalreporter"):
+    if run.errors and not run.check.config.pluginmanager.hasplugin("terminalreporter"):
         print("\n".join(run.errors), file=sys.stderr)  # noqa: T201 - without a terminal reporter
 
 

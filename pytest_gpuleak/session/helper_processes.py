@@ -27,16 +27,12 @@ if TYPE_CHECKING:
 
 
 class HelperProcesses:
-    """The helper processes of this run. Their code is loaded once a fixture owns one; a session without any pays a look.
+    """The helper processes of this run. Their code is loaded once a fixture owns one; a session without any pays a look."""
 
-    `detailed`: whether a test's record has the readings.
-    """
-
-    def __init__(self, tracker: RunTracker, attempts: AttemptLog, own_modules: OwnModules, *, detailed: bool) -> None:
+    def __init__(self, tracker: RunTracker, attempts: AttemptLog, own_modules: OwnModules) -> None:
         self._tracker = tracker
         self._attempts = attempts
         self._own_modules = own_modules
-        self._detailed = detailed
         self._follows = attempts.settings.children != "off"
         self._memory: HelperWatch | None = None
         self._item: pytest.Item | None = None
@@ -77,7 +73,7 @@ class HelperProcesses:
 
         def read(memory: HelperWatch) -> None:
             readings = memory.end_test()
-            if self._detailed:
+            if self._attempts.detailed:
                 attempt.helpers = readings
 
         self._follow(read)

@@ -62,7 +62,7 @@ class EndedRun:
 
 
 class LeakCheck:
-    """Check the tests of one process, following fixtures as `FixtureEvents`. Note counters and peaks if `detailed`."""
+    """Check the tests of one process, following fixtures as `FixtureEvents`."""
 
     def __init__(
         self,
@@ -70,8 +70,6 @@ class LeakCheck:
         knowledge: SessionKnowledge,
         attempts: AttemptLog,
         baseline: BaselineRun | None,
-        *,
-        detailed: bool,
     ) -> None:
         self.config = config = attempts.config
         self.settings = settings = attempts.settings
@@ -80,8 +78,7 @@ class LeakCheck:
         self.attempts = attempts
         self.mode = tracker.mode(settings.policy.scan)
         """The strategy for tests without a marker, as the header states it."""
-        self._baseline = baseline
-        self._detailed = detailed
+        self.baseline = baseline
         self._log_handlers: tuple[Any, ...] = ()
         self._finalizers = DeferredFinalizerErrors(config)
         self._own_modules = OwnModules()
@@ -90,7 +87,7 @@ class LeakCheck:
         self.late = LateFindings(tracker, knowledge, self._own_modules)
         self.devices = DeviceAnswers(tracker.counters, attempts.worker)
         self._instance: weakref.ref[object] | None = None
-        self.helpers = HelperProcesses(tracker, attempts, self._own_modules, detailed=detailed)
+        self.helpers = HelperProcesses(tracker, attempts, self._own_modules)
 
     def start(self) -> None:
         """Begin to watch the process."""
@@ -113,7 +110,7 @@ class LeakCheck:
     def fixture_records(self) -> list[FixtureRecord]:
         """The fixtures that left something."""
         records = [] if self._fixtures is None else self._fixtures.records
-        return records if self._baseline is None else self._baseline.settle_fixtures(records)
+        return records if self.baseline is None else self.baseline.settle_fixtures(records)
 
     @property
     def faults_of_session(self) -> list[str]:
@@ -182,7 +179,7 @@ class LeakCheck:
             return None
         began = perf_counter()
         self.helpers.read(attempt)
-        if self._detailed:
+        if self.attempts.detailed:
             self.attempts.upcoming = () if nextitem is None else (nextitem.nodeid,)
         if self.devices.lost is not None:
             return self.attempts.give_up(item, self.devices.lost.reason)
@@ -191,7 +188,7 @@ class LeakCheck:
         release_values(item, self._log_handlers, tracker.counters.apart.values_let_go)
         growth = tracker.counters.end(lambda: tracker.least_host_growth(attempt.policy))
         lost = self.devices.why_unchecked("during", attempt.nodeid)
-        memory = self.attempts.read_memory(tracker.counters) if self._detailed else {}
+        memory = self.attempts.read_memory(tracker.counters) if self.attempts.detailed else {}
         self._finalizers.nodeid = attempt.nodeid
         with self._finalizers:
             if attempt.outcome in CHECKED:
@@ -298,7 +295,7 @@ class LeakCheck:
         from pytest_gpuleak.engine.suspect_evidence import FirstRun
 
         subject = self._subject(ended)
-        self.late.prepare(at_once=self._baseline is not None and not self._baseline.lists(item.nodeid))
+        self.late.prepare(at_once=self.baseline is not None and not self.baseline.lists(item.nodeid))
         runner = Runner(item, self._check_fixtures)
         check = SuspectCheck(self.tracker, self.knowledge, subject, attempt.policy, runner)
         began = perf_counter()
@@ -332,9 +329,9 @@ class LeakCheck:
         from pytest_gpuleak.engine.judge.arrays import conclude
         from pytest_gpuleak.engine.stages import BASELINE
 
-        if self._baseline is not None and policy.allowed is None:
+        if self.baseline is not None and policy.allowed is None:
             with self.attempts.guard(BASELINE, nodeid):
-                findings = self._baseline.settle(findings, nodeid)
+                findings = self.baseline.settle(findings, nodeid)
         return conclude(findings, policy)
 
     def _check_fixtures(self, setups: list[OwnedSetup]) -> None:

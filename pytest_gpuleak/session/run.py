@@ -124,9 +124,10 @@ class Session:
         counters = CounterWatch(shared_probes(config), host, driver.read, lines)
         baseline = _open_baseline(config, settings)
         # Keep clean tests' details only if something reads them.
-        self._detailed = bool(worker is not None or settings.report_paths or settings.top or surroundings or baseline)
-        ledger = RunRecords(detailed=self._detailed)
+        detailed = bool(worker is not None or settings.report_paths or settings.top or surroundings or baseline)
+        ledger = RunRecords(detailed=detailed)
         attempts = config.stash[ATTEMPTS] = RunSafeguards(config, settings, name, lines)
+        attempts.detailed = detailed
         knowledge = SessionKnowledge(
             str(config.rootpath),
             attempts,
@@ -135,10 +136,10 @@ class Session:
             notes_are_read=_are_notes_read(config, settings),
         )
         tracker = config.stash[TRACKER] = RunTracker(shared_frameworks(config), attempts, counters, driver, detector)
-        check = LeakCheck(tracker, knowledge, attempts, baseline, detailed=self._detailed)
+        check = LeakCheck(tracker, knowledge, attempts, baseline)
         config.add_cleanup(check.tracker.stop)
         completeness = RunProgress()
-        if self._detailed:
+        if detailed:
             config.pluginmanager.register(completeness, "gpuleak-completeness")
         recorder = Recorder(settings, ledger, check, completeness)
         config.pluginmanager.register(Sender(check) if worker is not None else recorder, "gpuleak-recorder")
@@ -147,15 +148,11 @@ class Session:
                 make_folders(settings.report_paths)
             config.pluginmanager.register(JournalHooks(recorder, completeness), "gpuleak-journal")
         self._run = Run(
-            config=config,
-            settings=settings,
             check=check,
             ledger=ledger,
             recorder=recorder,
             completeness=completeness,
-            baseline=baseline,
             surroundings=surroundings,
-            lines=lines,
             # None is there where a conftest.py loads the plugin, or switches it on.
             init_watch=config.stash.get(_INIT_WATCH, None) or InitWatch(config),
             clean_up=CleanUpCalls(config),
@@ -213,7 +210,7 @@ class Session:
 
     def _take_hold(self) -> None:
         manager, check = self._config.pluginmanager, self._run.check
-        meter = take_over_meter(self._config, needed=self._detailed)
+        meter = take_over_meter(self._config, needed=check.attempts.detailed)
         manager.register(RuntestHooks(check, meter), "gpuleak-runtest")
         if self._settings.children == "agent":
             from pytest_gpuleak.session.features.children.agents import open_agents

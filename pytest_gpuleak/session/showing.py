@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 def show_run(run: Run, terminalreporter: Any) -> None:
     """Show the leaks, the summary line, and errors of reports, for a run that was closed."""
     ledger = run.ledger
-    if ledger.found or run.settings.top or run.baseline is not None:
-        report = ledger.report(run.settings, run.check.mode, on_file=False)
+    if ledger.found or run.check.settings.top or run.check.baseline is not None:
+        report = ledger.report(run.check.settings, run.check.mode, on_file=False)
         summary = report.summary
         run.attempt("showing the leaks", lambda: _show_findings(run, report, terminalreporter), nothing)
-        if ledger.fixture_leaked and not run.settings.warn:
-            run.attempt("colouring the last line", lambda: colour_red(run.config), nothing)
+        if ledger.fixture_leaked and not run.check.settings.warn:
+            run.attempt("colouring the last line", lambda: colour_red(run.check.config), nothing)
     else:
-        summary = ledger.summary(run.settings, on_file=False)
+        summary = ledger.summary(run.check.settings, on_file=False)
     closing: list[str] = []
     for name, write in closing_steps(summary, ledger, _shown(run, terminalreporter)):
         closing += run.attempt(name, write, list)
-    for fault in dict.fromkeys([*run.lines, *run.faults]):
+    for fault in dict.fromkeys([*run.check.attempts.lines, *run.faults]):
         terminalreporter.line(f"gpu-leak: {clean_text(fault, TEXT_LIMIT)}")
     if summary.get("unchecked"):
         run.attempt("counting the notebooks", lambda: _show_notebooks(run, terminalreporter), nothing)
@@ -48,8 +48,8 @@ def show_first_init(run: Run, terminalreporter: Any) -> None:
 
 
 def _shown(run: Run, terminalreporter: Any) -> Shown:
-    verbosity, width = int(run.config.option.verbose), terminalreporter._tw.fullwidth
-    settings = run.settings
+    verbosity, width = int(run.check.config.option.verbose), terminalreporter._tw.fullwidth
+    settings = run.check.settings
     return Shown(verbosity, width, bool(settings.report_paths), run.fails_by_init, settings.strict)
 
 
@@ -73,7 +73,7 @@ SUMMARISED = {"f": "failed", "E": "error", "x": "xfailed", "X": "xpassed", "s": 
 def show_short_summary(run: Run, terminalreporter: Any) -> None:
     """Write a line a leak below pytest's short test summary, where ``-r`` asks for failures, but not ``-q``."""
     letters = str(getattr(terminalreporter, "reportchars", ""))
-    option = run.config.option
+    option = run.check.config.option
     if int(option.verbose) < 0 or getattr(option, "no_summary", False) or not ("f" in letters or "L" in letters):
         return
     every = "L" in letters or int(option.verbose) > 0
@@ -89,7 +89,7 @@ def show_short_summary(run: Run, terminalreporter: Any) -> None:
 
 def _colour(run: Run) -> str:
     """Return the colour of what leaked: red fails the run."""
-    return "yellow" if run.settings.warn else "red"
+    return "yellow" if run.check.settings.warn else "red"
 
 
 def _short_summary(run: Run, *, every: bool) -> list[str]:
@@ -104,7 +104,7 @@ def _short_summary(run: Run, *, every: bool) -> list[str]:
 def _show_findings(run: Run, report: RunReport, terminalreporter: Any) -> None:
     from pytest_gpuleak.reports.terminal.section import render_codes, render_leaks
 
-    verbosity, width = int(run.config.option.verbose), terminalreporter._tw.fullwidth
+    verbosity, width = int(run.check.config.option.verbose), terminalreporter._tw.fullwidth
     lines: list[str] = run.attempt(
         "showing the leaks", lambda: render_leaks(report, verbosity=verbosity, width=width), list
     )
@@ -115,7 +115,7 @@ def _show_findings(run: Run, report: RunReport, terminalreporter: Any) -> None:
         lines += run.attempt("showing the codes", lambda: render_codes(report), list)
     # Also with `-q`, as pytest does with `--durations`: they were asked for.
     lines += run.attempt("showing the heaviest tests", lambda: _usage_lines(run, report, width), list)
-    baseline = run.baseline
+    baseline = run.check.baseline
     if baseline is not None:
         lines += run.attempt("showing the baseline", lambda: baseline.render(report, verbosity=verbosity), list)
     _write(lines, terminalreporter)
@@ -124,5 +124,5 @@ def _show_findings(run: Run, report: RunReport, terminalreporter: Any) -> None:
 def _usage_lines(run: Run, report: RunReport, width: int) -> list[str]:
     from pytest_gpuleak.reports.terminal.summary import render_clean_up_calls, render_dearest, render_usage
 
-    clean_up = render_clean_up_calls(report.summary, run.settings.top, width=width)
+    clean_up = render_clean_up_calls(report.summary, run.check.settings.top, width=width)
     return [*render_usage(report, width=width), *render_dearest(report, width=width), *clean_up]
