@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.model.findings import FixtureRecord
     from pytest_gpuleak.model.records import RunReport
-    from pytest_gpuleak.session.ci import Surroundings
     from pytest_gpuleak.session.features.clean_up_calls import CleanUpCalls
     from pytest_gpuleak.session.features.first_init.watch import InitWatch
     from pytest_gpuleak.session.leak_check import LeakCheck
     from pytest_gpuleak.session.records.completeness import RunProgress
     from pytest_gpuleak.session.records.recorder import Recorder
     from pytest_gpuleak.session.records.run_records import RunRecords
+    from pytest_gpuleak.session.surroundings import Surroundings
 
 _T = TypeVar("_T")
 

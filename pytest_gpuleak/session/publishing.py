@@ -15,14 +15,14 @@ from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.github import render_annotations
 from pytest_gpuleak.reports.markdown import MAX_BYTES, MIN_BYTES, encode_report
 from pytest_gpuleak.reports.source_places import ROOT_KEY, findings_of
-from pytest_gpuleak.session.ranks import path_of_rank
+from pytest_gpuleak.session.surroundings import path_of_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from pytest_gpuleak.model.records import RunReport
-    from pytest_gpuleak.session.ci import Surroundings
+    from pytest_gpuleak.session.surroundings import Surroundings
 
 CODE_QUALITY_NAME = "gpuleak-codequality.json"
 """The file in the project's folder that GitLab's ``artifacts:reports:codequality`` names."""

@@ -19,7 +19,6 @@ from pytest_gpuleak.heap.collector import epochs_supported, installed
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 from pytest_gpuleak.reports.atomic_write import make_folders
 from pytest_gpuleak.session.attempt import ATTEMPTS, TRACKER
-from pytest_gpuleak.session.ci import read_surroundings
 from pytest_gpuleak.session.closing import (
     CHECK_FAULTS_KEY,
     EXPLAINED_KEY,
@@ -40,12 +39,12 @@ from pytest_gpuleak.session.item_hooks import RuntestHooks
 from pytest_gpuleak.session.leak_check import LeakCheck
 from pytest_gpuleak.session.peak_hooks import shared_probes, take_over_meter
 from pytest_gpuleak.session.pytest_internals import plugin_packages, runs_nothing
-from pytest_gpuleak.session.ranks import path_of_rank, rank_of
 from pytest_gpuleak.session.records.completeness import RunProgress
 from pytest_gpuleak.session.records.recorder import JournalHooks, Recorder, Sender
 from pytest_gpuleak.session.records.run_records import RunRecords
 from pytest_gpuleak.session.safeguards import RunSafeguards
 from pytest_gpuleak.session.showing import show_first_init, show_run, show_short_summary
+from pytest_gpuleak.session.surroundings import path_of_rank, rank_of, read_surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.model.findings import Holder
-from pytest_gpuleak.session.ci import Surroundings, read_surroundings
 from pytest_gpuleak.session.publishing import MAX_SUMMARY, locate, print_lines, publish
+from pytest_gpuleak.session.surroundings import Surroundings, read_surroundings
 
 if TYPE_CHECKING:
     from tests.conftest import Runner

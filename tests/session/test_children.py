@@ -24,8 +24,7 @@ from pytest_gpuleak.session.features.children import agents as agents_module
 from pytest_gpuleak.session.features.children import listener as listener_module
 from pytest_gpuleak.session.features.children import patience as patience_module
 from pytest_gpuleak.session.features.children.agents import Agents, open_agents
-from pytest_gpuleak.session.features.children.connection import Connection
-from pytest_gpuleak.session.features.children.findings import read_finding
+from pytest_gpuleak.session.features.children.connection import Connection, read_finding
 from pytest_gpuleak.session.features.children.listener import Listener
 from pytest_gpuleak.session.features.children.patience import LOOK_S
 

@@ -20,7 +20,7 @@ from pytest_gpuleak.reports.json import journal as module
 from pytest_gpuleak.reports.json.journal import NOT_ENDED, Journal, journal_path, recover
 from pytest_gpuleak.reports.json.read import read_report
 from pytest_gpuleak.reports.json.write import encode_report, load_schema
-from pytest_gpuleak.session.ranks import Rank, path_of_rank, rank_of
+from pytest_gpuleak.session.surroundings import Rank, path_of_rank, rank_of
 from tests.reports.conftest import Make
 
 HEAD = {key: getattr(Make.report(), key) for key in ("created", "environment", "policy")}

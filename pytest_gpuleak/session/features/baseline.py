@@ -21,7 +21,7 @@ from pytest_gpuleak.reports.terminal.baseline import render_change, render_stale
 from pytest_gpuleak.session.config.given_values import place_of_option
 from pytest_gpuleak.session.fixtures import is_wider
 from pytest_gpuleak.session.fixtures import place_of as place_of_fixture
-from pytest_gpuleak.session.ranks import rank_of
+from pytest_gpuleak.session.surroundings import rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

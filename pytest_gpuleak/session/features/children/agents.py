@@ -14,7 +14,7 @@ from pytest_gpuleak.child.messages import encode_policy
 from pytest_gpuleak.engine.subject import RerunResult
 from pytest_gpuleak.model.findings import HelperProcess
 from pytest_gpuleak.model.version import __version__
-from pytest_gpuleak.session.features.children.connection import is_running
+from pytest_gpuleak.session.features.children.connection import is_running, read_finding
 from pytest_gpuleak.session.features.children.patience import LOOK_S, Patience
 
 if TYPE_CHECKING:
@@ -325,8 +325,6 @@ class Agents:
 
     def findings(self) -> tuple[Finding, ...]:
         """Return what was found, each with its process. A late agent's findings are those of an earlier test."""
-        from pytest_gpuleak.session.features.children.findings import read_finding
-
         found: list[Finding] = []
         for one, data in self._findings:
             assert one.process is not None

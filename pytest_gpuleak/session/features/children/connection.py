@@ -1,16 +1,18 @@
-"""One agent, as the run sees it."""
+"""One agent, as the run sees it, and what it has found."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.child.messages import Lines
 from pytest_gpuleak.heap.threads import has_ended
-from pytest_gpuleak.model.findings import HelperProcess
+from pytest_gpuleak.model.findings import Finding, HelperProcess
+from pytest_gpuleak.model.fingerprint import FINGERPRINT_DIGITS, digest_of
 from pytest_gpuleak.model.text import clean_text, shorten_end
 
 if TYPE_CHECKING:
@@ -158,3 +160,28 @@ def is_running(pid: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def read_finding(data: object, process: HelperProcess) -> Finding:
+    """Return a finding made in a helper process. Raises ValueError for what is none.
+
+    Only what grows with each run fails: what a server keeps once is its cache, and what it replaces is its state.
+    """
+    from pytest_gpuleak.reports.json.validate import check
+
+    found: Finding = check(Finding, data, "finding")
+    grows = found.kind == "growing" or found.bytes_per_run > 0
+    return dataclasses.replace(
+        found,
+        failed=found.failed and grows,
+        known=False,
+        baseline=None,
+        fingerprint=_fingerprint(found.fingerprint, process),
+        process=process,
+    )
+
+
+def _fingerprint(digest: str, process: HelperProcess) -> str:
+    """Return a fingerprint that tells the test's own leak from a helper's, without pids and other numbers."""
+    who = process.fixture or re.sub(r"\d+", "#", process.name)
+    return digest_of(digest, "process", who, digits=FINGERPRINT_DIGITS)

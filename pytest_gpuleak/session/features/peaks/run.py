@@ -20,7 +20,7 @@ from pytest_gpuleak.session.features.peaks.hooks import PEAK_ATTRIBUTE, PeakHook
 from pytest_gpuleak.session.features.peaks.ratchet import Ratchet, decode_entry
 from pytest_gpuleak.session.peak_hooks import shared_meter
 from pytest_gpuleak.session.pytest_internals import runs_nothing
-from pytest_gpuleak.session.ranks import rank_of
+from pytest_gpuleak.session.surroundings import rank_of
 
 if TYPE_CHECKING:
     from pathlib import Path
