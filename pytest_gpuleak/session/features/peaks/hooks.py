@@ -39,7 +39,7 @@ PEAK_ATTRIBUTE = "gpu_leak_peak"
 class PeakHooks:
     """Record peaks of one process's tests: those of the `number` heaviest, and those that the `ratchet` needs."""
 
-    def __init__(self, meter: PeakMeter, number: int, ratchet: Ratchet | None) -> None:
+    def __init__(self, meter: PeakMeter, number: int, ratchet: Ratchet) -> None:
         self._meter = meter
         self._number = number
         self._ratchet = ratchet
@@ -126,20 +126,20 @@ class PeakHooks:
         if taken is None:
             return {}
         ratchet = self._ratchet
-        wanted = ratchet is not None and ratchet.needs_parts(item.nodeid, taken)
+        wanted = ratchet.needs_parts(item.nodeid, taken)
         if not wanted and not self._is_heavy(taken):
-            return {} if ratchet is None else ratchet.compare(item.nodeid, taken, None)
+            return ratchet.compare(item.nodeid, taken, None)
         peak, why = self._record(item, taken)
         if peak is None:
             if not why and (taken.bytes or wanted):
                 why = f"nothing records what fills the memory of {taken.device}"
-            told = {} if ratchet is None else ratchet.compare_unexplained(item.nodeid, taken, why)
-            self._finding = None if ratchet is None else ratchet.finding_of(taken, None, told)
+            told = ratchet.compare_unexplained(item.nodeid, taken, why)
+            self._finding = ratchet.finding_of(taken, None, told)
             return told or ({"why": why} if why else {})
         if taken.bytes is None:
             taken = Taken(CPU, peak.bytes)
-        told = {} if ratchet is None else ratchet.compare(item.nodeid, taken, peak)
-        self._finding = None if ratchet is None else ratchet.finding_of(taken, peak, told)
+        told = ratchet.compare(item.nodeid, taken, peak)
+        self._finding = ratchet.finding_of(taken, peak, told)
         return self._with_peak(told, taken, peak)
 
     def _with_peak(self, told: dict[str, Any], taken: Taken, peak: Peak) -> dict[str, Any]:

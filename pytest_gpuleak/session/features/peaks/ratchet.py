@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Ratchet:
-    """Compares the tests of one process with the file's peaks; while it is updated, measures all."""
+    """Compares the tests of one process with the file's peaks, of which there may be none; while it is updated, measures all."""
 
     def __init__(self, config: pytest.Config, peaks: Peaks, file: str, *, updating: bool, warn: bool) -> None:
         self._config = config

@@ -76,10 +76,8 @@ class PeakRun(ShowsExcess):
 
     def hold_tests(self) -> None:
         """Register the hooks that run tests again, in a process that runs tests."""
-        ratchet = None
-        if self._path is not None:
-            warn = bool(read_value(self._config, "warn"))
-            ratchet = Ratchet(self._config, self._peaks, self._file, updating=self._updating, warn=warn)
+        warn = self._path is not None and bool(read_value(self._config, "warn"))
+        ratchet = Ratchet(self._config, self._peaks, self._file, updating=self._updating, warn=warn)
         hooks = PeakHooks(shared_meter(self._config), self._number, ratchet)
         self._config.pluginmanager.register(hooks, "gpuleak-peak-hooks")
 
