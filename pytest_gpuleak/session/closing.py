@@ -172,8 +172,8 @@ def _send(run: Run, records: list[FixtureRecord], output: dict[str, Any]) -> Non
         output[EXPLAINED_KEY] = run.attempt(
             "sending who holds what was left",
             lambda: [
-                (one.nodeid, one.verdict, [*map(encode_finding, one.findings)], one.search_s)
-                for one in run.check.late.explained
+                (nodeid, verdict, [*map(encode_finding, findings)], search_s)
+                for nodeid, verdict, findings, search_s in run.check.late.explained
             ],
             list,
         )

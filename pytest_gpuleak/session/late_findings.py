@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pytest_gpuleak.session.pytest_internals import paused_timer
 
@@ -21,15 +21,6 @@ INTERRUPTED = "the search at the end of the run was interrupted by Ctrl-C"
 """Why holders are unknown."""
 
 
-class ToldLate(NamedTuple):
-    """A test's findings with holders, and its share of the search's seconds."""
-
-    nodeid: str
-    verdict: Verdict
-    findings: tuple[Finding, ...]
-    search_s: float
-
-
 class LateFindings:
     """Take the findings of suspects, unless holders decide, and search when it is time."""
 
@@ -38,8 +29,8 @@ class LateFindings:
         self._knowledge = knowledge
         self._own_modules = own_modules
         self._search: LateSearch | None = None
-        self.explained: list[ToldLate] = []
-        """Findings whose holders were searched for after their tests were reported."""
+        self.explained: list[tuple[str, Verdict, tuple[Finding, ...], float]] = []
+        """Findings whose holders were searched for after their tests were reported, with each test's share of the seconds."""
 
     def prepare(self, *, at_once: bool) -> None:
         """Let the next suspect's findings wait, unless the verdict depends on the holder (`at_once`)."""
@@ -74,4 +65,4 @@ class LateFindings:
 
     def _note(self, found: Sequence[Explained], began: float) -> None:
         share_s = (perf_counter() - began) / max(len(found), 1)
-        self.explained += [ToldLate(*one, share_s) for one in found]
+        self.explained += [(*one, share_s) for one in found]

@@ -361,17 +361,17 @@ class Agents:
     def leave(self) -> None:
         """Close a fork's copies of the connections, so that agents learn when the run ends."""
         self._listener.forget()
-        for one in self._all:
-            one.end()
-        self._all = []
-        self._following = False
+        self._end_all()
 
     def close(self) -> None:
         """End the agents, and restore the process."""
+        self._end_all()
+        self._listener.close()
+
+    def _end_all(self) -> None:
         for one in self._all:
             one.end()
-        self._all = []
-        self._listener.close()
+        self._all, self._following = [], False
 
 
 def wait(opened: Sequence[Listener | Connection], seconds: float) -> set[int]:
