@@ -66,7 +66,7 @@ class PeakRun(ShowsExcess):
         self._updating = updating
         self._is_worker = hasattr(config, "workerinput")
         self._told: dict[str, dict[str, Any]] = {}  # by nodeid: of several attempts of a test the last counts
-        self._seen: set[str] = set()
+        self._any_ran = False
         self._lines: list[str] = []
         self._error = ""
 
@@ -91,7 +91,7 @@ class PeakRun(ShowsExcess):
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take what a test has told of its peak."""
         if report.when == "teardown":
-            self._seen.add(report.nodeid)
+            self._any_ran = True
             told = getattr(report, PEAK_ATTRIBUTE, None)
             if told is not None:
                 self._told[report.nodeid] = told
@@ -109,7 +109,7 @@ class PeakRun(ShowsExcess):
         why = ""
         if exitstatus == pytest.ExitCode.INTERRUPTED or session.shouldstop or session.shouldfail:
             why = "the run is incomplete"
-        elif not self._seen:
+        elif not self._any_ran:
             why = "no test ran"
         elif not any(told.get("state") == "measured" for told in self._told.values()):
             why = "no test has a peak that could be measured"

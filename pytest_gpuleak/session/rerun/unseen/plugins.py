@@ -24,13 +24,6 @@ class Hidden(NamedTuple):
     hide: Callable[[pytest.Item, Any], Restore]
 
 
-class Refused(NamedTuple):
-    """A plugin, loaded with `module`, under which a test is not run again, unless `why_not` returns ""."""
-
-    module: str
-    why_not: Callable[[pytest.Item], str]
-
-
 class NotHiddenError(Exception):
     """Raised if a re-run cannot be hidden from a plugin, such as an untested version of it."""
 
@@ -54,10 +47,10 @@ def hide_from_plugins(item: pytest.Item) -> Restore:
 
 def why_not_again(item: pytest.Item) -> str:
     """Return why a plugin would record a re-run of the test; empty if none would."""
-    for row in REFUSED:
-        if row.module in sys.modules:
+    for module, why_not in REFUSED.items():
+        if module in sys.modules:
             with contextlib.suppress(Exception):  # another version than was tried
-                reason = row.why_not(item)
+                reason = why_not(item)
                 if reason:
                     return reason
     return ""
@@ -203,5 +196,5 @@ HIDDEN: tuple[Hidden, ...] = (
 )
 """Plugins, and Python's debugger, that would see a re-run."""
 
-REFUSED: tuple[Refused, ...] = (Refused("pytest", _why_not_debugged), Refused("vcr", _why_not_recorded))
-"""Plugins under which a test is not run again."""
+REFUSED: dict[str, Callable[[pytest.Item], str]] = {"pytest": _why_not_debugged, "vcr": _why_not_recorded}
+"""By the modules of plugins, why a test is not run again under them; an empty text where it is."""
