@@ -68,11 +68,10 @@ def run_again(rerun: Rerun, limit_s: float, hang: Hang) -> RerunResult:
     try:
         with (
             notice(item.config, f"running {item.nodeid} again {rerun.purpose}") as hang.notice,
-            unseen(item, rerun.postponed) as hidden,
+            unseen(item, rerun.postponed) as (failed_subtests, hang.lift),
         ):
-            hang.lift = hidden.lift
             rerun.run(limit_s, hang)
-            if hidden.failed_subtests() and not rerun.why:
+            if failed_subtests() and not rerun.why:
                 rerun.why = "a sub-test of the re-run failed"
     except (NotHiddenError, CannotWatchError) as error:
         return RerunResult(passed=False, why=str(error))

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
-    from pytest_gpuleak.session.attempt import AttemptLog
 
 PURPOSE = "to measure its peak of host memory"
 
@@ -90,8 +89,6 @@ class HostBudgetHooks(TellsUnchecked, ShowsExcess):
         except PLUGIN_ERRORS as error:  # a marker that was added late among them
             self._unchecked[item.nodeid] = clean_text(f"{type(error).__name__}: {error}", 200)
             return
-        finally:
-            self._stage = None
         if isinstance(peak, str):
             self._unchecked[item.nodeid] = peak
             return
@@ -113,33 +110,30 @@ class HostBudgetHooks(TellsUnchecked, ShowsExcess):
 
     def _run(self, test: EndedTest, lines: LinesAtPeak | None) -> Peak | str:
         """Run the test again and return its peak, or why it was not measured."""
-        with between_tests(test.item) as attempts:
-            try:
-                return self._run_apart(test, HeapPeak(lines), attempts)
-            finally:
-                self._stage = None
-
-    def _run_apart(self, test: EndedTest, heap: HeapPeak, attempts: AttemptLog) -> Peak | str:
-        frameworks, lacks = shared_frameworks(test.item.config), list[str]()
-        rerun = MeasuredRun(test, attempts, PURPOSE)
-        if rerun.why_not:
-            return rerun.why_not
-        rerun.release()
-        with frameworks.counted_on_host(heap, []):
-            pass  # what a framework loads for its first count is no part of the test's time or memory
-        collect_whole()  # garbage of earlier tests is collected now, not at a time that depends on them
-        self._stage = heap
+        heap, frameworks, lacks = HeapPeak(lines), shared_frameworks(test.item.config), list[str]()
 
         @contextlib.contextmanager
         def measured() -> Iterator[None]:
             with frameworks.counted_on_host(heap, lacks), heap:
                 yield
 
-        why = rerun.run(self._meter, heap, measured()) or heap.why_not
-        if why:
-            return why
-        peak = heap.peak("cpu")
-        return dataclasses.replace(peak, lacks=(*peak.lacks, *lacks))
+        with between_tests(test.item) as attempts:
+            rerun = MeasuredRun(test, attempts, PURPOSE)
+            if rerun.why_not:
+                return rerun.why_not
+            rerun.release()
+            with frameworks.counted_on_host(heap, []):
+                pass  # what a framework loads for its first count is no part of the test's time or memory
+            collect_whole()  # garbage of earlier tests is collected now, not at a time that depends on them
+            self._stage = heap
+            try:
+                why = rerun.run(self._meter, heap, measured()) or heap.why_not
+            finally:
+                self._stage = None
+            if why:
+                return why
+            peak = heap.peak("cpu")
+            return dataclasses.replace(peak, lacks=(*peak.lacks, *lacks))
 
 
 def describe_excess(budget: Budget, peak: Peak) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import zlib
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.rerun.unseen import libraries, output, process, pytest_state
@@ -57,18 +57,12 @@ OF_PROCESS: tuple[Callable[[], Restore], ...] = (
 """What a test may have set in the process. Lists and hooks, which grow, are put back after the verdict: see `after_verdict`."""
 
 
-class Hidden(NamedTuple):
-    """A hidden re-run: `failed_subtests` counts sub-tests, `lift` allows reports and output again if it hangs."""
-
-    failed_subtests: Callable[[], int]
-    lift: Callable[[], None]
-
-
 @contextlib.contextmanager
-def unseen(item: pytest.Item, postponed: Postponed) -> Iterator[Hidden]:
+def unseen(item: pytest.Item, postponed: Postponed) -> Iterator[tuple[Callable[[], int], Restore]]:
     """Undo what a re-run does, or keep it from the records. Raises NotHiddenError if a plugin would record it.
 
-    What fails to be noted, in an untested version of pytest or another interpreter, is left as the re-run leaves it.
+    Give what counts the sub-tests that have failed, and what allows reports and output again, if the re-run hangs. What
+    fails to be noted, in an untested version of pytest or another interpreter, is left as the re-run leaves it.
     """
     with contextlib.ExitStack() as stack:
         silence = stack.enter_context(contextlib.ExitStack())
@@ -81,4 +75,4 @@ def unseen(item: pytest.Item, postponed: Postponed) -> Iterator[Hidden]:
         random_states = partial(keep_random_states, zlib.crc32(f"{item.nodeid} {number}".encode()))
         states = shared_frameworks(item.config).keep_states
         stack.callback(keep_each([*OF_PROCESS, random_states, lambda: all_of(states())]))
-        yield Hidden(lambda: pytest_state.count_failed_subtests(item) - failed_before, silence.close)
+        yield lambda: pytest_state.count_failed_subtests(item) - failed_before, silence.close
