@@ -231,10 +231,7 @@ class Session:
             from pytest_gpuleak.session.features.cleanup import CleaningHooks
 
             # Last, and so outermost: a failed attempt is cleaned before the next attempt's counters are read.
-            manager.register(
-                CleaningHooks(self._config, check.tracker.counters.read, lambda: check.attempts.rerunning),
-                "gpuleak-cleaning",
-            )
+            manager.register(CleaningHooks(check.tracker, check.attempts), "gpuleak-cleaning")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:

@@ -49,7 +49,7 @@ def test_the_frames_of_an_error_let_go_of_their_locals() -> None:
     error = caught(outer)
     assert all(witness() is not None for witness in witnesses)
 
-    assert clear_frames([(error, None)]) == 3  # `caught` too has returned
+    clear_frames([(error, None)])  # of `caught` too, which has returned
 
     assert [witness() for witness in witnesses] == [None, None]
     assert error.__traceback__ is not None
@@ -199,7 +199,7 @@ def test_only_devices_with_something_cached_are_asked(
     monkeypatch.setitem(sys.modules, "torch.cuda", module)
     monkeypatch.setitem(sys.modules, "torch.xpu", types.ModuleType("torch.xpu"))
 
-    assert release_device_cache(counters, own_frameworks()) == expected
+    release_device_cache(counters, own_frameworks())
     assert calls == expected
 
 

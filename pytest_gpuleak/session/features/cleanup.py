@@ -17,29 +17,25 @@ from pytest_gpuleak.heap.frames import suspended_frames
 from pytest_gpuleak.heap.reference_counts import getrefcount
 from pytest_gpuleak.model.readings import HOST
 from pytest_gpuleak.session.fixtures import is_wider
-from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.pytest_internals import DeferredFinalizerErrors, log_handlers, release_values, warn
 from pytest_gpuleak.session.tracebacks import error_chain, traceback_of
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Callable, Generator, Iterable, Mapping
+    from collections.abc import Generator, Iterable, Mapping
 
     from pytest_gpuleak.adapters.frameworks import Frameworks
+    from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.session.attempt import AttemptLog
 
 
 class CleaningHooks:
     """Clean up after each failed attempt of a test."""
 
-    def __init__(
-        self,
-        config: pytest.Config,
-        counters: Callable[[], Mapping[tuple[str, str], int]],
-        rerunning: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._config = config
-        self._counters = counters
-        self._rerunning = rerunning
+    def __init__(self, tracker: RunTracker, attempts: AttemptLog) -> None:
+        self._tracker = tracker
+        self._attempts = attempts
+        self._config = config = attempts.config
         # pytest's debugger may show the frames of any test later on.
         self._active = not (config.getoption("usepdb", False) or config.getoption("trace", False))
         self._failed: list[tuple[BaseException, types.TracebackType | None]] = []
@@ -60,7 +56,7 @@ class CleaningHooks:
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """Clean up the failed attempt before another one begins (pytest-rerunfailures, flaky)."""
         __tracebackhide__ = True  # a failure's text shows only the user's frames, as without the plugin
-        if not self._rerunning():
+        if not self._attempts.rerunning:
             self._clean(item)
         return (yield)
 
@@ -70,7 +66,7 @@ class CleaningHooks:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Record the error of a failed phase or sub-test."""
         report = yield
-        if self._active and report.failed and call.excinfo is not None and not self._rerunning():
+        if self._active and report.failed and call.excinfo is not None and not self._attempts.rerunning:
             self._failed.append((call.excinfo.value, call.excinfo.tb))
         return report
 
@@ -102,7 +98,7 @@ class CleaningHooks:
                 release_values(item, log_handlers(self._config))
                 if gc.isenabled():
                     collect()  # a full one: failed tests are few, and in a scan there is no border to stop at
-                release_device_cache(self._counters(), shared_frameworks(self._config))
+                release_device_cache(self._tracker.counters.read(), self._tracker.frameworks)
         except Exception as error:  # noqa: BLE001 - a clean-up that fails changes no outcome
             self._failed.clear()
             if not self._warned:
@@ -112,22 +108,19 @@ class CleaningHooks:
 
 def clear_frames(
     errors: Iterable[tuple[BaseException, types.TracebackType | None]], kept: Iterable[BaseException] = ()
-) -> int:
-    """Clear the locals of functions that errors have ended, but not of errors in `kept`; return the number of frames.
+) -> None:
+    """Clear the locals of functions that errors have ended, but not of errors in `kept`.
 
     Running frames, and suspended generators, whose ``finally`` would run (up to 3.12), are left alone.
     """
     spared = set(map(id, _frames([(error, None) for error in kept])))
     frames = [frame for frame in _frames(errors) if id(frame) not in spared]
     suspended = suspended_frames(frames)
-    cleared = 0
     for frame in frames:
         if id(frame) not in suspended:
             with suppress(RuntimeError):  # it runs
                 frame.clear()
                 _forget_snapshot(frame)
-                cleared += 1
-    return cleared
 
 
 def _forget_snapshot(frame: types.FrameType) -> None:
@@ -141,14 +134,15 @@ def _forget_snapshot(frame: types.FrameType) -> None:
             part.clear()
 
 
-def release_device_cache(counters: Mapping[tuple[str, str], int], frameworks: Frameworks) -> list[str]:
-    """Return cached memory to the devices in `counters` (by device and metric); return the kinds asked (``cuda``)."""
+def release_device_cache(counters: Mapping[tuple[str, str], int], frameworks: Frameworks) -> None:
+    """Return cached memory to the devices in `counters`, which are by device and metric."""
     kinds = {
         device.partition(":")[0]
         for (device, metric), reserved in counters.items()
         if metric == "reserved" and device != HOST and reserved > counters.get((device, "allocated"), 0)
     }
-    return frameworks.release_cache(kinds) if kinds else []
+    if kinds:
+        frameworks.release_cache(kinds)
 
 
 def _frames(errors: Iterable[tuple[BaseException, types.TracebackType | None]]) -> list[types.FrameType]:
