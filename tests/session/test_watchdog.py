@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import copy
 import faulthandler
 import gc
 import json
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,7 +32,6 @@ from pytest_gpuleak.session.safeguards import RunSafeguards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.interpreter
 
@@ -172,12 +173,19 @@ def test_without_a_timer_of_faulthandlers_it_is_watched_all_the_same(monkeypatch
 
 
 def test_where_something_is() -> None:
-    frame = sys._getframe()
-    here = f"a:{frame.f_lineno + 1} (test_where_something_is)"
-    assert describe_place(frame, lambda path: True, lambda path: "a") == here
-    there = describe_place(frame, lambda path: "runpy" in path or "pluggy" in path, lambda path: "a")
-    assert re.fullmatch(r"a:\d+ \(_multicall\), which is in a:\d+ \(test_where_something_is\)", there)
-    assert describe_place(None, lambda path: True, str) == "an unknown place"
+    told: list[str] = []
+    frame, root = sys._getframe(), str(Path(__file__).parent)
+
+    class Copied:
+        def __deepcopy__(self, memo: dict[int, object]) -> Copied:
+            told.append(describe_place(sys._getframe(1), root))
+            return self
+
+    assert describe_place(frame, root) == f"test_watchdog.py:{frame.f_lineno} (test_where_something_is)"
+    copy.deepcopy(Copied())
+    here, library = r"test_watchdog\.py:\d+ \(test_where_something_is\)", r"\S*copy\.py:\d+ \(deepcopy\)"
+    assert re.fullmatch(f"{here}, which is in {library}", told[0])
+    assert describe_place(None, root) == "an unknown place"
 
 
 @pytest.fixture

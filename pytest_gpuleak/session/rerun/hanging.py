@@ -13,7 +13,6 @@ import pytest
 from pytest_gpuleak.engine import limits
 from pytest_gpuleak.engine.judge.arrays import conclude
 from pytest_gpuleak.engine.stages import CheckTimeoutError
-from pytest_gpuleak.model.source_files import is_user_file, shorten
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.session.pytest_internals import warn
 from pytest_gpuleak.session.report_record import HUNG_ATTRIBUTE, attach, note_properties
@@ -61,8 +60,7 @@ class Hang:
 
     def hangs(self, frame: FrameType | None, stderr: int) -> None:
         """Report what hangs and write the reports: see `Watched`."""
-        root = self.attempts.root
-        place = describe_place(frame, lambda path: is_user_file(path, root), lambda path: shorten(path, root))
+        place = describe_place(frame, self.attempts.root)
         line = (
             f"gpu-leak: {self._name} hangs in {self.what} at {place} and cannot be stopped; "
             f"the session ends here with exit status 1. To avoid it: {self.advice}"

@@ -34,7 +34,7 @@ import pluggy
 from pytest_gpuleak.heap.async_exceptions import raise_in, take_back
 from pytest_gpuleak.heap.long_work import LONG_WORK_S, TELL_EVERY_S
 from pytest_gpuleak.heap.threads import await_end
-from pytest_gpuleak.model.source_files import PACKAGE
+from pytest_gpuleak.model.source_files import PACKAGE, is_user_file, shorten
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.session.rerun.unseen.output import open_stderr
 
@@ -247,19 +247,21 @@ class _Watchdog:
         return self._stoppable and not polite
 
 
-def describe_place(frame: FrameType | None, is_user_file: Callable[[str], bool], shorten: Callable[[str], str]) -> str:
-    """Describe where a thread is: the user's innermost line, and the innermost of all."""
+def describe_place(frame: FrameType | None, root: str) -> str:
+    """Describe where a thread is: the user's innermost line, and the innermost of all. `root` is the rootdir."""
     if frame is None:
         return "an unknown place"
-    innermost = _line(frame, shorten)
+    innermost = _line(frame, root)
     user: FrameType | None = frame
-    while user is not None and not is_user_file(user.f_code.co_filename):
+    while user is not None and not is_user_file(user.f_code.co_filename, root):
         user = user.f_back
-    return innermost if user is None or user is frame else f"{_line(user, shorten)}, which is in {innermost}"
+    return innermost if user is None or user is frame else f"{_line(user, root)}, which is in {innermost}"
 
 
-def _line(frame: FrameType, shorten: Callable[[str], str]) -> str:
-    return clean_text(f"{shorten(frame.f_code.co_filename)}:{frame.f_lineno} ({frame.f_code.co_name})", TEXT_LIMIT)
+def _line(frame: FrameType, root: str) -> str:
+    return clean_text(
+        f"{shorten(frame.f_code.co_filename, root)}:{frame.f_lineno} ({frame.f_code.co_name})", TEXT_LIMIT
+    )
 
 
 def _free_signal(blocked: Any) -> int | None:
