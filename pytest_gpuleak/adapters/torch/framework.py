@@ -242,7 +242,7 @@ class TorchFramework(Framework):
         return TorchSetupLines()
 
     def keep_states(self) -> Sequence[Restore]:
-        """Note torch's random generators and settings; return functions that restore them."""
+        """Note the generators of CUDA devices, and torch's settings; return functions that restore them."""
         from pytest_gpuleak.adapters.torch.states import keep_states
 
         return keep_states()
