@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.adapters.device_step import DeviceStep
 from pytest_gpuleak.adapters.jax.lookup import backend_names, loaded_backends
 from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pytest_gpuleak.adapters.protocol import SettleStep
     from pytest_gpuleak.model.readings import DeviceSpace
 
@@ -39,22 +37,6 @@ class JaxDevices(DeviceProbe):
         return readings
 
 
-@dataclasses.dataclass(frozen=True)
-class WaitForDevices:
-    """Wait for what was dispatched to the devices: memory in use by a program is freed only then."""
-
-    collects: bool = False
-
-    def steps(self) -> Iterator[None]:
-        """Wait once for each device."""
-        for device in counted_devices():
-            wait = getattr(device, "synchronize_all_activity", None)
-            if wait is not None:
-                with suppress(Exception):  # the next reading reports a failed device
-                    wait()
-                    yield
-
-
 def device_name(device: Any) -> str:
     """Return a device's name as torch and the driver count: ``cuda:0`` for XLA's first GPU in this process."""
     kind = str(device.platform)
@@ -75,8 +57,9 @@ def counted_devices() -> list[Any]:
 
 
 def device_steps() -> list[SettleStep]:
-    """Return the steps that wait for devices with memory of their own."""
-    return [WaitForDevices()] if counted_devices() else []
+    """Return steps that wait for what was dispatched: memory in use by a program is freed only then."""
+    waits = (getattr(device, "synchronize_all_activity", None) for device in counted_devices())
+    return [DeviceStep(wait) for wait in waits if wait is not None]
 
 
 def device_names() -> list[str]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.adapters.mlx.native import CheckedFunctions, call
+from pytest_gpuleak.adapters.device_step import DeviceStep
+from pytest_gpuleak.adapters.mlx.native import call
 from pytest_gpuleak.adapters.mlx.reading import DEVICE
 from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from pytest_gpuleak.adapters.protocol import SettleStep
 
@@ -25,15 +26,13 @@ class MlxDevices(DeviceProbe):
     name = "mlx"
 
     def __init__(self) -> None:
-        self._figures = CheckedFunctions(_CORE, "get_active_memory", "get_cache_memory", "get_peak_memory")
         self._peak_before = 0
 
     def read(self) -> dict[str, DeviceReading]:
         """Return the reading of the allocator; none before it has handed out memory."""
-        figures = self._figures.call()
-        if figures is None or (self.idle and not any(figures)):
+        active, cached, peak = (call(_CORE, f"get_{what}_memory") for what in ("active", "cache", "peak"))
+        if None in (active, cached, peak) or (self.idle and not any((active, cached, peak))):
             return {}
-        active, cached, peak = figures
         if self.idle:
             self.idle = False
             # MLX with neither Metal nor CUDA takes its memory from ``malloc``.
@@ -47,22 +46,14 @@ class MlxDevices(DeviceProbe):
         self._peak_before = call(_CORE, "get_peak_memory") or 0
 
 
-@dataclasses.dataclass(frozen=True)
-class WaitForMlx:
-    """Wait for what was dispatched (``mx.async_eval``): its inputs are freed then."""
-
-    what: str = "waiting for MLX"
-    collects: bool = False
-
-    def steps(self) -> Iterator[None]:
-        """Wait once."""
-        call(_CORE, "synchronize")
-        yield
-
-
 def device_steps() -> Sequence[SettleStep]:
-    """Return the steps; none before MLX has handed out memory, since waiting would start its threads."""
-    return (WaitForMlx(),) if call(_CORE, "get_peak_memory") else ()
+    """Return the step that waits for what was dispatched (``mx.async_eval``): its inputs are freed then.
+
+    None before MLX has handed out memory, since waiting would start its threads.
+    """
+    if not call(_CORE, "get_peak_memory"):
+        return ()
+    return (DeviceStep(partial(call, _CORE, "synchronize"), "waiting for MLX"),)
 
 
 def clear_cache() -> bool:

@@ -5,16 +5,14 @@ The figures are those of `tf.config.experimental.get_memory_info`, which itself 
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.adapters.device_step import DeviceStep
 from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
 from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, eager_context, memory_info
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pytest_gpuleak.adapters.protocol import SettleStep
 
 _GPU = "GPU"
@@ -53,35 +51,17 @@ class TensorFlowDevices(DeviceProbe):
         return readings
 
 
-@dataclasses.dataclass(frozen=True)
-class ExecutorStep:
-    """Wait for background operations, which hold their tensors until they end.
+def background_steps() -> list[SettleStep]:
+    """Return the step that waits for background operations, on a GPU or in an executor of its own, which hold their tensors.
 
+    An operation's error, which the wait would raise, is left to the test that asks for its result.
     `tf.keras.backend.clear_session()` drops the state of living models: only the user's hook may call it.
     """
-
-    collects: bool = False
-
-    def steps(self) -> Iterator[None]:
-        """Wait once. An operation's error, which the wait would raise, is left to the test that asks for its result."""
-        context: Any = eager_context()
-        if context is None:
-            return
-        try:
-            context.sync_executors()
-        except Exception:  # noqa: BLE001 - the next reading reports a failed device
-            return
-        yield
-
-
-def background_steps() -> list[SettleStep]:
-    """Return the step where something may run in the background: operations on a GPU, or in an executor of its own."""
     context: Any = eager_context()
     try:
-        busy = bool(_gpus()) or bool(context.is_async())
+        return [DeviceStep(context.sync_executors)] if _gpus() or context.is_async() else []
     except Exception:  # noqa: BLE001 - another version: nothing is known to wait for
         return []
-    return [ExecutorStep()] if busy else []
 
 
 def _listed_devices() -> Any:

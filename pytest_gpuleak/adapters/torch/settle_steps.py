@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.adapters.device_step import DeviceStep
 from pytest_gpuleak.adapters.torch.allocator_history import WORKSPACES, marked
 from pytest_gpuleak.adapters.torch.in_place import torch_in_place
 from pytest_gpuleak.adapters.torch.lookup import accelerator_names, loaded_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pytest_gpuleak.adapters.protocol import SettleStep
-
-
-@dataclasses.dataclass(frozen=True)
-class _DeviceStep:
-    """A step for the initialised devices; `name` says in words what `act`, given torch, frees."""
-
-    name: str
-    act: Callable[[Any], None]
-    collects: bool = False
-
-    def steps(self) -> Iterator[None]:
-        """Act once, except during the capture of a CUDA graph, which the action would end."""
-        torch = loaded_torch()
-        if torch is None:
-            return
-        try:
-            if _cuda_initialised(torch) and torch.cuda.is_current_stream_capturing():
-                return
-            with torch_in_place():
-                self.act(torch)
-        except Exception:  # noqa: BLE001 - the next reading reports a failed device
-            return
-        yield
 
 
 def device_steps() -> list[SettleStep]:
@@ -43,20 +22,25 @@ def device_steps() -> list[SettleStep]:
     torch = loaded_torch()
     if torch is None or not (_cuda_initialised(torch) or _initialised_modules(torch) or has_mps(torch)):
         return []
-    settle_steps: list[SettleStep] = [
-        _DeviceStep("wait for the device", synchronize),
-        _DeviceStep("workspaces", clear_workspaces),
-    ]
+    acts = [synchronize, clear_workspaces]
     if _cuda_initialised(torch):
-        settle_steps.append(_DeviceStep("cuFFT plans", clear_plans))
-        settle_steps.append(_DeviceStep("pinned host memory that is cached", _empty_host_cache))
-    return settle_steps
+        acts += [clear_plans, _empty_host_cache]
+    return [DeviceStep(partial(_outside_captures, act)) for act in acts]
 
 
 def free_workspaces_now() -> None:
     """Free the workspaces of the devices in use, waiting only where their end takes effect by it. Never raises."""
-    for _ in _DeviceStep("workspaces", _free_now).steps():
-        pass
+    with suppress(Exception):
+        _outside_captures(_free_now)
+
+
+def _outside_captures(act: Callable[[Any], None]) -> None:
+    """Act on torch. Raises torch's errors, and RuntimeError during the capture of a CUDA graph, which would end."""
+    torch = loaded_torch()
+    if torch is None or (_cuda_initialised(torch) and torch.cuda.is_current_stream_capturing()):
+        raise RuntimeError("a CUDA graph is captured")
+    with torch_in_place():
+        act(torch)
 
 
 def _free_now(torch: Any) -> None:
