@@ -13,11 +13,15 @@ if TYPE_CHECKING:
 
 
 class LateClass:
-    """The first of `names` that is a class in an extension `module`; known even when a test removes the module."""
+    """The first of `names` that is a class in an extension `module`, and that `accepts` takes for the framework's own.
 
-    def __init__(self, module: str, *names: str) -> None:
+    It stays known when a test removes the module.
+    """
+
+    def __init__(self, module: str, *names: str, accepts: Callable[[type], bool] | None = None) -> None:
         self._name = module
         self._names = names
+        self._accepts = accepts
         self._module: Callable[[], object] = lambda: None
         self._found: type | None = None
 
@@ -32,6 +36,6 @@ class LateClass:
         namespace = safe_access.module_dict(module) or {}
         for name in self._names:
             found = namespace.get(name)
-            if safe_access.is_a(found, type):
+            if safe_access.is_a(found, type) and (self._accepts is None or self._accepts(found)):  # type: ignore[arg-type]
                 self._found, self._module = found, weakref.ref(module)
                 return

@@ -8,10 +8,11 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.jax.lookup import loaded_arrays, loaded_backends, loaded_tracers, member
+from pytest_gpuleak.adapters.jax.lookup import ARRAYS, TRACERS, loaded_backends
 from pytest_gpuleak.adapters.late_arrays import ArrayHandle, LateArrays
 from pytest_gpuleak.adapters.late_devices import LateDevices
 from pytest_gpuleak.adapters.protocol import Framework
+from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.own_collections import RELAXERS
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class JaxArrays(LateArrays):
 
     def array_type(self) -> type | None:
         """Return ``jaxlib._jax.ArrayImpl``; None until JAX is imported. PRNG keys consist of such arrays."""
-        return loaded_arrays()
+        return ARRAYS.get()
 
     def storage(self, array: object) -> int:
         """Return the array's id."""
@@ -69,7 +70,7 @@ class JaxTracers(JaxArrays):
 
     def array_type(self) -> type | None:
         """Return ``jax._src.core.Tracer``; None until JAX is imported."""
-        return loaded_tracers()
+        return TRACERS.get() if ARRAYS.get() is not None else None
 
     def read_many(self, arrays: Sequence[object]) -> list[ArrayReading | None]:
         """Return the tracers' metadata: on no device, without memory."""
@@ -112,7 +113,7 @@ def relax_garbage_guard() -> Callable[[], object] | None:
     """Let the plugin's collections log what JAX's fatal guard would end the process for; return how to undo that."""
     config = sys.modules.get(_CONFIG)
     if config is not _known[0]:
-        _known[:] = config, member(_CONFIG, "guard_lib")
+        _known[:] = config, safe_access.loaded(_CONFIG, "guard_lib")
     guards: Any = _known[1]  # asked at each collection
     if guards is None:
         return None
@@ -146,7 +147,7 @@ class JaxFramework(Framework):
 
     def version(self) -> str | None:
         """Return JAX's version; None until it is imported."""
-        return None if loaded_arrays() is None else str(member("jax", "__version__") or "") or None
+        return None if ARRAYS.get() is None else str(safe_access.loaded("jax", "__version__") or "") or None
 
     def device_names(self) -> list[str]:
         """Return the devices of initialised backends, apart from the CPU, with their models."""
@@ -183,7 +184,7 @@ class JaxFramework(Framework):
 
         Random keys are values: there is no generator to put back.
         """
-        config: Any = member("jax", "config") if loaded_arrays() is not None else None
+        config: Any = safe_access.loaded("jax", "config") if ARRAYS.get() is not None else None
         values = getattr(config, "values", None)
         if type(values) is not dict:
             return []
@@ -200,7 +201,7 @@ class JaxFramework(Framework):
 
     def is_distributed(self) -> bool:
         """Return whether ``jax.distributed`` is initialised for several processes."""
-        processes = member("jax._src.distributed", "global_state", "num_processes")
+        processes = getattr(safe_access.loaded("jax._src.distributed", "global_state"), "num_processes", None)
         return type(processes) is int and processes > 1
 
 

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.arrays import select_arrays
-from pytest_gpuleak.adapters.jax.lookup import loaded_arrays, loaded_backends
+from pytest_gpuleak.adapters.jax.lookup import ARRAYS, loaded_backends
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.collector import get_objects, get_referrers, whole_heap
 
@@ -27,7 +27,7 @@ def find_parts(arrays: Sequence[object]) -> set[int]:
     A part has the very stack that its array was made on, and so have the arrays of one call: the array is asked, but
     not where a container refers to what may be a part, since asking makes the missing parts.
     """
-    native = loaded_arrays()
+    native = ARRAYS.get()
     if native is None:
         return set()
     wanted = set(map(id, arrays))

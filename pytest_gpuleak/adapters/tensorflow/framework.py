@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.adapters.late_arrays import LateArrays
 from pytest_gpuleak.adapters.late_devices import LateDevices
 from pytest_gpuleak.adapters.protocol import Framework
-from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, LOOKUP, OPS, eager_context, loaded_module
+from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, LOOKUP, OPS, eager_context, loaded_names
 from pytest_gpuleak.adapters.tensorflow.traces import count_traces, traced_functions
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class TensorFlowFramework(Framework):
 
     def version(self) -> str | None:
         """Return TensorFlow's version; None until it is imported."""
-        return str((loaded_module("tensorflow") or {}).get("__version__", "")) or None
+        return str(loaded_names("tensorflow").get("__version__", "")) or None
 
     def settle_steps(self) -> Sequence[SettleStep]:
         """Return the step that waits for operations that run in the background; none before a device is used."""

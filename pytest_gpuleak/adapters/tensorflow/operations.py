@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.tensorflow.lookup import LOOKUP, eager_context, loaded_module
+from pytest_gpuleak.adapters.tensorflow.lookup import LOOKUP, eager_context, loaded_names
 from pytest_gpuleak.adapters.tensorflow.reading import storage
 from pytest_gpuleak.heap.threads import started_threads
 
@@ -27,8 +27,8 @@ def trace_origins(is_user_file: Callable[[str], bool]) -> Iterator[OriginLog]:
 
     table = OriginTable(is_user_file)
     context = eager_context()
-    execute = loaded_module(_EXECUTE)
-    if context is None or execute is None or "execute_with_callbacks" not in execute:
+    execute = loaded_names(_EXECUTE)
+    if context is None or "execute_with_callbacks" not in execute:
         yield table
         return
     noting = [True]
@@ -69,7 +69,7 @@ def _called_back(context: Any, execute: dict[str, Any], note: Callable[..., Any]
 @contextlib.contextmanager
 def _noted_constants(table: OriginTable) -> Iterator[None]:
     """Note what `tf.constant` and `tf.convert_to_tensor` make, which is no operation."""
-    constants = loaded_module(_CONSTANTS) or {}
+    constants = loaded_names(_CONSTANTS)
     convert = constants.get(_CONVERT)
     if convert is None:
         yield

@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpuleak.adapters.late_arrays import ArrayHandle
-from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, LOOKUP, eager_context, loaded_module
+from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, LOOKUP, eager_context, loaded_names
 from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _KNOWN: dict[int, ElementType | None] = {STRING: ElementType("string", STRING_BY
 def element_type(number: int) -> ElementType | None:
     """Return an element type by its number; None if TensorFlow does not know it or its size."""
     if number not in _KNOWN:
-        namespace: dict[str, Any] = loaded_module("tensorflow.python.framework.dtypes") or {}
+        namespace: dict[str, Any] = loaded_names("tensorflow.python.framework.dtypes")
         found = namespace["as_dtype"](number)
         _KNOWN[number] = ElementType(str(found.name), int(found.size)) if found.size else None
     return _KNOWN[number]
@@ -192,8 +192,8 @@ def _shape_of_value(handle: object, elements: ElementType) -> tuple[int, ...] | 
 def _value_of(handle: object, dtype: str) -> Any:
     """Read a variable on the host, which copies nothing, unseen by gradient tapes and by callbacks of operations."""
     context = eager_context()
-    wrapper = loaded_module("tensorflow.python.pywrap_tfe") or {}
-    types = loaded_module("tensorflow.python.framework.dtypes") or {}
+    wrapper = loaded_names("tensorflow.python.pywrap_tfe")
+    types = loaded_names("tensorflow.python.framework.dtypes")
     local = None if context is None else vars(context).get("_thread_local_data")
     if local is None or not local.is_eager or local.op_callbacks:
         return None
@@ -208,7 +208,7 @@ def _value_of(handle: object, dtype: str) -> Any:
 
 def _kept_by_context() -> set[int]:
     """Return the ids of the small constants that TensorFlow itself caches for the life of its context."""
-    namespace = loaded_module(CONTEXT) or {}
+    namespace = loaded_names(CONTEXT)
     found: set[int] = set()
     try:
         for caches in list(namespace["_tensor_caches_map"].values()):

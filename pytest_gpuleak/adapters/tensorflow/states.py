@@ -6,7 +6,7 @@ import contextlib
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.tensorflow.lookup import eager_context, loaded_module
+from pytest_gpuleak.adapters.tensorflow.lookup import eager_context, loaded_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ def _keep_seeds() -> Restore | None:
 
 def _keep_generator() -> Restore | None:
     """Note the state of `tf.random.get_global_generator()`, if a test has made one."""
-    return _keep_variable(lambda: vars((loaded_module(_GENERATOR) or {})["global_generator"])["_state_var"])
+    return _keep_variable(lambda: vars(loaded_names(_GENERATOR)["global_generator"])["_state_var"])
 
 
 def _keep_keras_generator() -> Restore | None:
@@ -85,7 +85,7 @@ def _keep_names() -> Restore | None:
 
 
 def _keep_names_by_graph() -> Restore | None:
-    tables = [table for module in _KERAS_2 if (table := (loaded_module(module) or {}).get(_NAMES_BY_GRAPH)) is not None]
+    tables = [table for module in _KERAS_2 if (table := loaded_names(module).get(_NAMES_BY_GRAPH)) is not None]
     counted = [(weakref.ref(graph), dict(names)) for table in tables for graph, names in list(table.items())]
     if not tables:
         return None
@@ -101,5 +101,5 @@ def _keep_names_by_graph() -> Restore | None:
 
 
 def _keras_state() -> dict[str, Any]:
-    tracker = (loaded_module(_KERAS_STATE) or {}).get(_TRACKER)
+    tracker = loaded_names(_KERAS_STATE).get(_TRACKER)
     return {} if tracker is None else vars(tracker)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.adapters.tensorflow.lookup import LOOKUP, loaded_module
+from pytest_gpuleak.adapters.tensorflow.lookup import LOOKUP, loaded_names
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.hidden_references import Link, visible_objects
 from pytest_gpuleak.heap.referrers import get_referents
@@ -26,7 +26,7 @@ class TapeRecords:
 
     def find(self, orphans: Sequence[object], extra: Sequence[object], budget: Budget) -> list[Link]:
         """Return the links from tapes to the wanted objects; none without TensorFlow."""
-        tape_class = (loaded_module(_BACKPROP) or {}).get("GradientTape")
+        tape_class = loaded_names(_BACKPROP).get("GradientTape")
         tensor_class = LOOKUP.tensor_class()
         if tensor_class is None or not safe_access.is_a(tape_class, type):
             return []
@@ -64,7 +64,7 @@ def _handles(tape: object) -> set[int]:
     found: set[int] = set()
     try:
         inner = vars((safe_access.instance_dict(tape) or {})["_tape"])["_tape"]
-        for variable in (loaded_module(_WRAPPER) or {})["TFE_Py_TapeWatchedVariables"](inner):
+        for variable in loaded_names(_WRAPPER)["TFE_Py_TapeWatchedVariables"](inner):
             found |= {id(variable), id((safe_access.instance_dict(variable) or {}).get("_handle"))}
     except Exception:  # noqa: BLE001 - another version's tape: its variables are unknown
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from pytest_gpuleak.adapters.tensorflow.lookup import eager_context, loaded_module
+from pytest_gpuleak.adapters.tensorflow.lookup import eager_context, loaded_names
 
 _TRACE: Final = re.compile(r"__inference_(?!__backward)(.*)_\d+", re.DOTALL)
 """Name of a trace. Gradients (``__inference___backward_...``), branches and single operations have other names."""
@@ -25,7 +25,7 @@ def traced_functions() -> list[str]:
 
 def count_traces() -> int:
     """Return how many traces are alive. Their names are read only once there are others than at the last count."""
-    registry: Any = (loaded_module(_REGISTRY[0]) or {}).get(_REGISTRY[1])
+    registry: Any = loaded_names(_REGISTRY[0]).get(_REGISTRY[1])
     names = None if type(registry) is dict else _function_names()
     if names is None:
         # A new function is the last, and has a name of its own: any change is a change of one of both.

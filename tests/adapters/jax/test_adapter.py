@@ -14,7 +14,6 @@ from pytest_gpuleak.adapters.jax import devices as jax_devices
 from pytest_gpuleak.adapters.jax import lookup as jax_lookup
 from pytest_gpuleak.adapters.jax.devices import JaxDevices
 from pytest_gpuleak.adapters.jax.framework import JaxArrays, JaxFramework, JaxTracers, relax_garbage_guard
-from pytest_gpuleak.adapters.jax.lookup import JaxLookup
 from pytest_gpuleak.model.readings import TRACE
 
 
@@ -290,14 +289,14 @@ def test_new_backends_are_met(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("stand_in", [None, "text", types.SimpleNamespace(ArrayImpl=int), types.ModuleType("array")])
 def test_a_stand_in_for_jax_is_none(monkeypatch: pytest.MonkeyPatch, stand_in: object) -> None:
-    monkeypatch.setattr(jax_lookup, "LOOKUP", JaxLookup())
+    monkeypatch.setattr(jax_lookup.ARRAYS, "_found", None)
     monkeypatch.setitem(sys.modules, "jax._src.array", stand_in)
     assert JaxArrays().array_type() is None
     assert JaxTracers().array_type() is None
 
 
 def test_jax_half_imported_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jax_lookup, "LOOKUP", JaxLookup())
+    monkeypatch.setattr(jax_lookup.ARRAYS, "_found", None)
     half = types.ModuleType("jax._src.array")
     monkeypatch.setitem(sys.modules, "jax._src.array", half)
     assert JaxArrays().array_type() is None
