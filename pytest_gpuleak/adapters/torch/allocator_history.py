@@ -41,36 +41,80 @@ WORKSPACES: Final = "workspaces"
 NO_DEVICE: Final = "torch records the allocator's history for CUDA devices alone, and none was used"
 
 
-class RecordedHistory:
-    """Records the stacks of device allocations within the context, unless the user records already.
+class AllocatorRecord:
+    """A record of what CUDA's allocator does, unless the user records already. It initialises no device.
 
-    Leave it once the re-run has settled: then it takes the `snapshot`. It initialises no device. `why_not` says why
-    nothing was recorded; `before` has the addresses of the blocks alive at the beginning.
+    `why_not` says why nothing is recorded; `snapshot` is what was recorded, from the end on.
+    """
+
+    def __init__(self) -> None:
+        self.recording = False
+        self.why_not = ""
+        self.snapshot: dict[str, Any] | None = None
+
+    def begin(self, context: str | None, max_entries: int) -> Sequence[Mapping[str, Any]]:
+        """Begin to record, with the stack of each allocation (`context` "alloc") or with none; return the segments before.
+
+        Python frames only: unwinding and symbolising C++ frames takes seconds.
+        """
+        segments: Sequence[Mapping[str, Any]] = ()
+        try:
+            self.why_not = self._why_not()
+            if not self.why_not:
+                memory = torch_module("torch.cuda").memory
+                segments = memory.memory_snapshot()
+                self.recording = True
+                memory._record_memory_history(
+                    enabled="all", context=context, stacks="python", max_entries=max_entries, **clear_argument(memory)
+                )
+        except Exception as error:  # noqa: BLE001 - cudaMallocAsync, or a torch without its private functions
+            self.why_not = f"the allocator's history cannot be recorded ({type(error).__name__})"
+            self.stop()
+        return segments
+
+    def end(self) -> None:
+        """End the record, and take the snapshot."""
+        if self.recording:
+            try:
+                self._finish()
+            except Exception as error:  # noqa: BLE001 - as above; or the device was lost meanwhile
+                self.why_not = f"the allocator's history cannot be read ({type(error).__name__})"
+            self.stop()
+
+    def _finish(self) -> None:
+        self.snapshot = snapshot_of(torch_module("torch.cuda").memory)
+
+    def stop(self) -> None:
+        """End the record, and leave what was recorded."""
+        if self.recording:
+            self.recording = False
+            with contextlib.suppress(Exception):
+                torch_module("torch.cuda").memory._record_memory_history(enabled=None)
+
+    def _why_not(self) -> str:
+        cuda, core = torch_module("torch.cuda"), torch_module("torch._C")
+        if not (type(cuda) is types.ModuleType and type(core) is types.ModuleType and cuda.is_initialized()):
+            return NO_DEVICE
+        return "the allocator's history is being recorded by somebody else" if core._cuda_isHistoryEnabled() else ""
+
+
+class RecordedHistory(AllocatorRecord):
+    """Records the stacks of device allocations within the context. Leave it once the re-run has settled.
+
+    `before` has the addresses of the blocks alive at the beginning.
     """
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
+        super().__init__()
         self._max_entries = max_entries
-        self._memory: Any = None
-        self.why_not = ""
         self.before: frozenset[int] = frozenset()
-        self.snapshot: dict[str, Any] | None = None
 
     def __enter__(self) -> RecordedHistory:  # noqa: PYI034 - typing has Self from 3.11 only
-        try:
-            self.why_not = self._begin()
-        except Exception as error:  # noqa: BLE001 - without torch's private functions there is no history
-            self.why_not = f"the allocator's history cannot be recorded ({type(error).__name__})"
-            self._stop()
+        self.before = frozenset(address for address, _ in blocks_in_use(self.begin("alloc", self._max_entries)))
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._memory is None:
-            return
-        try:
-            self.snapshot = snapshot_of(self._memory)
-        except Exception as error:  # noqa: BLE001 - as above; or the device was lost meanwhile
-            self.why_not = f"the allocator's history cannot be read ({type(error).__name__})"
-        self._stop()
+        self.end()
 
     def blocks_alive(self, device: str, is_user_file: Callable[[str], bool]) -> tuple[Contribution, ...] | None:
         """Return the blocks of a CUDA device; None for other devices, whose allocators keep no history."""
@@ -83,27 +127,6 @@ class RecordedHistory:
         """Write the snapshot, if there is one (see `write_snapshot`). Raises OSError."""
         if self.snapshot is not None:
             write_snapshot(self.snapshot, folder, nodeid)
-
-    def _begin(self) -> str:
-        cuda, core = torch_module("torch.cuda"), torch_module("torch._C")
-        if not (type(cuda) is types.ModuleType and type(core) is types.ModuleType and cuda.is_initialized()):
-            return NO_DEVICE
-        if core._cuda_isHistoryEnabled():
-            return "the allocator's history is being recorded by somebody else"
-        memory = cuda.memory
-        self.before = frozenset(address for address, _ in blocks_in_use(memory.memory_snapshot()))
-        # Python frames only: unwinding and symbolising C++ frames takes seconds.
-        self._memory = memory
-        memory._record_memory_history(
-            enabled="all", context="alloc", stacks="python", max_entries=self._max_entries, **clear_argument(memory)
-        )
-        return ""
-
-    def _stop(self) -> None:
-        memory, self._memory = self._memory, None
-        if memory is not None:
-            with contextlib.suppress(Exception):
-                memory._record_memory_history(enabled=None)
 
 
 def snapshot_of(memory: Any) -> dict[str, Any]:
@@ -186,12 +209,9 @@ def blocks_in_use(
     for segment in segments:
         if device is not None and segment.get("device", device) != device:
             continue
-        address = int(segment.get("address", 0))
         for block in segment.get("blocks", ()):
-            here = int(block.get("address", address))  # torch before 2.1 gives no address: blocks are contiguous
             if block.get("state") == "active_allocated":
-                yield here, block
-            address = here + int(block.get("size", 0))
+                yield int(block.get("address", 0)), block
 
 
 def _allocated(snapshot: Mapping[str, Any]) -> set[int]:
@@ -205,20 +225,12 @@ def _allocated(snapshot: Mapping[str, Any]) -> set[int]:
 
 
 def _frames(block: Mapping[str, Any]) -> Sequence[Frame]:
-    frames: Sequence[Frame] = block.get("frames") or _history(block).get("frames") or ()
-    return frames
+    return block.get("frames") or ()
 
 
 def requested_bytes(block: Mapping[str, Any]) -> int:
-    """Return the bytes that were asked for, without rounding; the block's own where this torch does not tell."""
-    size = block.get("requested_size", _history(block).get("real_size"))
-    return int(block.get("size", 0) if size is None else size)
-
-
-def _history(block: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return how torch before 2.1 describes a block's allocation (torch/cuda/_memory_viz.py, `_block_extra_legacy`)."""
-    history: Sequence[Mapping[str, Any]] = block.get("history") or ()
-    return history[0] if history else {}
+    """Return the bytes that were asked for, without rounding; the block's own where the allocator does not tell."""
+    return int(block.get("requested_size", block.get("size", 0)))
 
 
 def _reason(frames: Sequence[Frame], is_user_file: Callable[[str], bool]) -> tuple[str, Place | None]:

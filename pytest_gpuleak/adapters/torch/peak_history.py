@@ -6,14 +6,11 @@ what it allocates in the history (`torch._C._cuda_setMemoryMetadata`).
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import types
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pytest_gpuleak.adapters.torch.allocator_history import NO_DEVICE, clear_argument, snapshot_of
-from pytest_gpuleak.adapters.torch.lookup import torch_module
+from pytest_gpuleak.adapters.torch.allocator_history import AllocatorRecord
 from pytest_gpuleak.adapters.torch.peak_replay import PAUSED, mark_of, replay
 from pytest_gpuleak.adapters.torch.settle_steps import free_workspaces_now
 
@@ -46,63 +43,36 @@ class DevicePeak(NamedTuple):
     used: Sequence[Used]
 
 
-class PeakHistory:
-    """The allocator's history between `begin` and `end`. `why_not` tells why there is none."""
+class PeakHistory(AllocatorRecord):
+    """The allocator's history between `begin_marked` and `end`."""
 
     def __init__(self, torch: Any) -> None:
-        self._torch = torch
+        super().__init__()
         self._core: Any = torch._C
         self._numbers = itertools.count(1)
         self._places: dict[int, Place] = {}
         self._known: dict[Place, Place] = {}
-        self._before: list[dict[str, Any]] = []
-        self._snapshot: Mapping[str, Any] | None = None
+        self._before: Sequence[Mapping[str, Any]] = ()
         self.sums: set[str] = set()
         """The marks of operators that may be sums of gradients."""
-        self.recording = False
-        self.why_not = ""
 
-    def begin(self) -> None:
-        """Begin, unless the user records already, or no device is in use."""
-        try:
-            self.why_not = self._begin()
-        except Exception as error:  # noqa: BLE001 - cudaMallocAsync, or a torch without its private functions
-            self.why_not = f"the allocator's history cannot be recorded ({type(error).__name__})"
-            self._stop()
+    def begin_marked(self) -> None:
+        """Begin, without stacks: each operator's mark tells its place."""
+        self._before = self.begin(None, MOST_EVENTS)
 
-    def _begin(self) -> str:
-        cuda = torch_module("torch.cuda")
-        if not (type(cuda) is types.ModuleType and cuda.is_initialized()):
-            return NO_DEVICE
+    def _why_not(self) -> str:
+        marks = hasattr(self._core, "_cuda_setMemoryMetadata")
+        why = super()._why_not()
+        return why or ("" if marks else "this torch cannot tell by which operator memory was allocated")
+
+    def _finish(self) -> None:
+        """Free the workspaces that are left, which tells them from other blocks, and take the snapshot."""
         if self._core._cuda_isHistoryEnabled():
-            return "the allocator's history is being recorded by somebody else"
-        if not hasattr(self._core, "_cuda_setMemoryMetadata"):
-            return "this torch cannot tell by which operator memory was allocated"
-        self._before = cuda.memory.memory_snapshot()
-        cuda.memory._record_memory_history(
-            enabled="all", context=None, stacks="python", max_entries=MOST_EVENTS, **clear_argument(cuda.memory)
-        )
-        self.recording = True
-        return ""
-
-    def end(self) -> None:
-        """End, once the workspaces that are left are freed, which tells them from other blocks."""
-        if self.recording:
+            free_workspaces_now()
+            super()._finish()
+        else:
             self.recording = False
-            try:
-                if not self._core._cuda_isHistoryEnabled():
-                    self.why_not = "the run has ended the record of the allocator's history"
-                    return
-                free_workspaces_now()
-                self._snapshot = snapshot_of(self._torch.cuda.memory)
-            except Exception as error:  # noqa: BLE001 - the device was lost meanwhile
-                self.why_not = f"the allocator's history cannot be read ({type(error).__name__})"
-            self._stop()
-
-    def _stop(self) -> None:
-        self.recording = False
-        with contextlib.suppress(Exception):
-            self._torch.cuda.memory._record_memory_history(enabled=None)
+            self.why_not = "the run has ended the record of the allocator's history"
 
     # -- while it is recorded
 
@@ -121,7 +91,7 @@ class PeakHistory:
         if number >= MOST_EVENTS:
             self._places.clear()
             self._known.clear()
-            self._stop()
+            self.stop()
             self.why_not = TOO_LONG
             return
         self._places[number] = self._known.setdefault(place, place)
@@ -141,13 +111,13 @@ class PeakHistory:
     def peak(self, device: str, records: Iterable[Record]) -> DevicePeak | None:
         """Return the peak of a device; None without a history of it."""
         kind, _, number = device.partition(":")
-        if self._snapshot is None or kind != "cuda" or not number.isdigit():
+        if self.snapshot is None or kind != "cuda" or not number.isdigit():
             return None
-        trace = self._snapshot["device_traces"][int(number)]
+        trace = self.snapshot["device_traces"][int(number)]
         if len(trace) >= MOST_EVENTS:
             self.why_not = TOO_LONG
             return None
-        replayed = replay(self._before, self._snapshot, int(number), self.sums)
+        replayed = replay(self._before, self.snapshot, int(number), self.sums)
         if replayed.entry < 0:
             return None
         storages = _storages_of(trace, [record for record in records if record.device == device])

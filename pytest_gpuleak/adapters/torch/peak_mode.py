@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import math
 import re
@@ -73,7 +74,7 @@ class PeakRecord:
             self._context.enter_context(outside_traces(self._torch, lambda: self._lack(TRACED)))
             self._context.enter_context(started_threads(self._enter_thread))
             self._active = True
-            self._history.begin()
+            self._history.begin_marked()
             self._storages.on_devices = [] if self._history.recording else None
             self._enter_thread(self._context)
         except Exception as error:  # noqa: BLE001 - a torch without what this needs: the run goes on without
@@ -110,8 +111,7 @@ class PeakRecord:
             mode.__enter__() if context is None else context.enter_context(mode)
 
     def _fault(self, error: Exception) -> None:
-        said = f"{FAULT} ({type(error).__name__}: {printable(str(error))[:100]})"
-        self._lack(said)
+        self._lack(_faulty(error))
 
     def _lack(self, said: str) -> None:
         if len(self._lacks) < _MOST_LACKS and said not in self._lacks:
@@ -132,16 +132,13 @@ class PeakRecord:
 
     def run(self, operator: Any, args: Any, kwargs: Any) -> Any:
         """Run an operator and note its results."""
-        if not self._history.recording:
-            result = operator(*args, **kwargs) if kwargs else operator(*args)
-            if self._active:
-                self._note(operator, (args, kwargs), result, 0)
-            return result
-        number, before = self._history.enter_operator(paused=self._storages.paused)
+        history = self._history
+        number, before = history.enter_operator(paused=self._storages.paused) if history.recording else (0, "")
         try:
             result = operator(*args, **kwargs) if kwargs else operator(*args)
         finally:
-            self._history.leave_operator(before)
+            if number:
+                history.leave_operator(before)
         if self._active:
             self._note(operator, (args, kwargs), result, number)
         return result
@@ -208,7 +205,7 @@ class PeakRecord:
             by_history = self._history.peak(device, self._storages.on_devices or ())
         except Exception as error:  # noqa: BLE001 - a history of a form that is not known: the storages are told
             by_history = None
-            lacks += (f"{FAULT} ({type(error).__name__}: {printable(str(error))[:100]})",)
+            lacks += (_faulty(error),)
         if by_history is not None:
             return self._peak_by_history(device, by_history, lacks)
         if device.startswith("cuda") and self._history.why_not:
@@ -217,35 +214,33 @@ class PeakRecord:
         if found is None:
             return Peak(device, 0, lacks=lacks)
         last, records = found
-        return Peak(
-            device,
-            sum(record.bytes for record in records),
-            _moment_of(last.place),
-            group_blocks([_block_of(record) for record in records]),
-            backward=self._backward,
-            lacks=lacks,
-            steps=steps_of(self._storages.log.records, device, _category_of),
-        )
+        peak = self._told(device, last.place, [_block_of(record) for record in records], lacks)
+        return dataclasses.replace(peak, bytes=sum(record.bytes for record in records))
 
     def _peak_by_history(self, device: str, found: DevicePeak, lacks: tuple[str, ...]) -> Peak:
         replayed = found.replayed
-        parts = group_blocks(
-            [
-                _inside(one) if one.record is None else _block_of(one.record)._replace(bytes=one.bytes)
-                for one in found.used
-            ]
-        )
+        blocks = [
+            _inside(one) if one.record is None else _block_of(one.record)._replace(bytes=one.bytes)
+            for one in found.used
+        ]
         if replayed.gone:
             lacks += (f"{format_bytes(replayed.gone)} of what was there before had been released: the parts have more",)
-        total = sum(part.bytes for part in parts)
+        peak = self._told(device, found.place, blocks, lacks)
         in_blocks = sum(block.bytes for block in replayed.held)
+        return dataclasses.replace(
+            peak,
+            bytes=in_blocks,
+            unsplit_bytes=in_blocks - sum(part.bytes for part in peak.parts),
+            workspaces_bytes=replayed.workspaces if replayed.exact else None,
+        )
+
+    def _told(self, device: str, place: Place | None, blocks: Sequence[Block], lacks: tuple[str, ...]) -> Peak:
+        """Return a peak without its size."""
         return Peak(
             device,
-            in_blocks,
-            None if found.place is None else _moment_of(found.place),
-            parts,
-            unsplit_bytes=in_blocks - total,
-            workspaces_bytes=replayed.workspaces if replayed.exact else None,
+            0,
+            None if place is None else _moment_of(place),
+            group_blocks(blocks),
             backward=self._backward,
             lacks=lacks,
             steps=steps_of(self._storages.log.records, device, _category_of),
@@ -328,19 +323,19 @@ def _block_of(record: Record) -> Block:
 
 
 def _inside(used: Used) -> Block:
-    place = used.place
+    block, place = Block("inside", used.bytes, "bytes", (used.bytes,)), used.place
     if place is None:
-        return Block("inside", used.bytes, "bytes", (used.bytes,))
-    return Block(
-        "inside",
-        used.bytes,
-        "bytes",
-        (used.bytes,),
-        printable(place.module),
-        _origin(place.line),
-        _short(place.forward),
-        _function_of(place.operator),
+        return block
+    return block._replace(
+        module=printable(place.module),
+        created=_origin(place.line),
+        forward=_short(place.forward),
+        operator=_function_of(place.operator),
     )
+
+
+def _faulty(error: Exception) -> str:
+    return f"{FAULT} ({type(error).__name__}: {printable(str(error))[:100]})"
 
 
 def _function_of(node: str) -> str:

@@ -109,26 +109,6 @@ def test_a_device_can_be_asked_for_alone() -> None:
     assert [part.bytes for part in blocks_alive(both, (), is_user_file, device=1)] == [200]
 
 
-def test_the_format_of_older_torches_is_understood() -> None:
-    old = {
-        "segments": [
-            {
-                "device": 0,
-                "address": 4096,
-                "blocks": [
-                    {"size": 512, "state": "active_allocated", "history": [{"real_size": 99, "frames": [USER]}]},
-                    {"size": 512, "state": "inactive"},
-                    {"size": 512, "state": "active_allocated"},
-                ],
-            }
-        ]
-    }
-
-    found = blocks_alive(old, {4096 + 1024}, is_user_file)
-
-    assert [(part.bytes, part.text) for part in found] == [(99, "allocated in test_leaks")]
-
-
 def test_names_cannot_drive_a_terminal() -> None:
     (part,) = blocks_alive(snapshot(block(0, 1, {**USER, "name": "f\x1b[31m"})), (), is_user_file)
 
