@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pytest_gpuleak.adapters import answers
 from pytest_gpuleak.adapters.arrays import ALWAYS
+from pytest_gpuleak.adapters.late_arrays import ArrayHandle
 from pytest_gpuleak.adapters.protocol import ArrayFramework
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class GuardedArrays(Guarded, ArrayFramework):
         """Return a weak handle on the memory; where the framework fails, on the array itself."""
         with self._guard("hold"):
             return _GuardedHandle(self._asked.hold(array), self._guard)
-        return _ArrayHandle(array)
+        return ArrayHandle(id(array), array)
 
     def memory(self, array: object) -> MemoryRange | None:
         """Return where the array's memory is; None unless it is an array of the plugin's own frameworks."""
@@ -159,18 +159,3 @@ class _GuardedHandle:
         with self._guard("hold(...).alive"):
             return bool(self._handle.alive())
         return False
-
-
-class _ArrayHandle:
-    __slots__ = ("_array", "storage")
-
-    def __init__(self, array: object) -> None:
-        self.storage = id(array)
-        self._array: Callable[[], object | None]
-        try:
-            self._array = weakref.ref(array)
-        except TypeError:
-            self._array = NoneType
-
-    def alive(self) -> bool:
-        return self._array() is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from contextlib import nullcontext
+from types import NoneType
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_gpuleak.adapters.protocol import ArrayFramework
@@ -58,7 +59,6 @@ class LateArrays(ArrayFramework):
 
     def trace_origins(self, is_user_file: Callable[[str], bool]) -> AbstractContextManager[OriginLog]:
         """Note nothing: the framework tells nobody when it makes an array, or the array knows its line."""
-        del is_user_file
         return nullcontext({})
 
 
@@ -69,7 +69,11 @@ class ArrayHandle:
 
     def __init__(self, storage: int, array: object) -> None:
         self.storage = storage
-        self.array = weakref.ref(array)
+        self.array: Callable[[], object | None]
+        try:
+            self.array = weakref.ref(array)
+        except TypeError:  # of a class without weak references nothing is known
+            self.array = NoneType
 
     def alive(self) -> bool:
         """Return whether the array still exists."""

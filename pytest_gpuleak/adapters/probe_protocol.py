@@ -77,12 +77,10 @@ class DeviceProbe(Protocol):
 
     def used(self, device: str) -> int | None:
         """Return the bytes of a device that all processes use, by the driver's count; None if unknown."""
-        del device
         return None
 
     def why_lost(self, error: Exception) -> str | None:
         """Return what an error of `read` or `used` says, if it means that each later call will raise it too; else None."""
-        del error
         return None
 
     def begin_peaks(self) -> None:
@@ -91,7 +89,6 @@ class DeviceProbe(Protocol):
 
     def pass_cache_calls(self, around: AroundCall) -> None:
         """Call `around` with each call of user code's that empties the allocator's cache, in its place, until `stop`."""
-        del around
         return None  # noqa: RET501 - as above
 
     def stop(self) -> None:
@@ -133,7 +130,7 @@ class HostProbe(Protocol):
     def read(self) -> int:
         """Return the bytes in use now."""
 
-    def read_briefly(self, least: Callable[[], int]) -> int:  # noqa: ARG002 - for those whose reading takes long
+    def read_briefly(self, least: Callable[[], int]) -> int:
         """Like `read`, but may return the last reading if the count cannot have grown by `least` bytes since.
 
         Called after each test.

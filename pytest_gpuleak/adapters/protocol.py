@@ -88,7 +88,6 @@ class ArrayFramework(Protocol):
 
     def memory(self, array: object) -> MemoryRange | None:
         """Return where the array's memory is, by which arrays that share some are recognised; None if unknown."""
-        del array
         return None
 
     def memory_many(self, arrays: Sequence[object]) -> list[MemoryRange | None]:
@@ -103,7 +102,6 @@ class ArrayFramework(Protocol):
 
     def creation_lines(self, arrays: Sequence[object], is_user_file: Callable[[str], bool]) -> Mapping[int, Origin]:
         """Return the user's lines that the arrays themselves know, by id: they are told without a re-run."""
-        del arrays, is_user_file
         return {}
 
     def parts(self, arrays: Sequence[object]) -> set[int]:
@@ -111,7 +109,6 @@ class ArrayFramework(Protocol):
 
         It may walk the heap.
         """
-        del arrays
         return set()
 
 
@@ -337,12 +334,10 @@ class Framework(Protocol):
 
     def device_space(self, device: str) -> DeviceSpace | None:
         """Return the free memory of a device that this process uses; None for any other device, or if unknown."""
-        del device
         return None
 
     def release_cache(self, kinds: Collection[str]) -> list[str]:
         """Release memory cached by the allocators of these kinds of devices (``cuda``); return the kinds released."""
-        del kinds
         return []
 
     def settle_steps(self) -> Sequence[SettleStep]:
@@ -366,12 +361,10 @@ class Framework(Protocol):
 
         None stands for arrays that could not all be read: growth of that device is then no leak that fails a test.
         """
-        del devices
         return {}
 
     def graph_size(self, arrays: Sequence[object], budget: Budget) -> Autograd | None:
         """Return how much the arrays' graph keeps alive beyond them, None without a graph; `cut` if not all was read."""
-        del arrays, budget
         return None
 
     def allocation_history(self) -> AllocationHistory | None:
@@ -393,7 +386,6 @@ class Framework(Protocol):
         `roots` returns by name what the tests share, such as values of fixtures, and is asked again when that is
         restored. The functions must keep no array alive.
         """
-        del roots
         return ()
 
     def in_place(self) -> AbstractContextManager[object]:
@@ -410,12 +402,10 @@ class Framework(Protocol):
 
     def peak_recorder(self, is_user_file: Callable[[str], bool], device: str | None = None) -> PeakRecorder | None:
         """Return a recorder of what fills a `device` (None: any, and the host); None if it has no such device or recorder."""
-        del is_user_file, device
         return None
 
     def counted_on_host(self, blocks: HostBlocks, lacks: list[str]) -> AbstractContextManager[None]:
         """Count, within the context, what it allocates on the host beside Python and NumPy; `lacks` says what is not counted."""
-        del blocks, lacks
         return nullcontext()
 
     def block_recorder(self) -> BlockRecorder | None:
@@ -424,7 +414,6 @@ class Framework(Protocol):
 
     def pool_growth(self, grown: int) -> int:
         """Return how many of `grown` bytes, by which the heap has just grown, its own pool may have taken."""
-        del grown
         return 0
 
     def node_count(self) -> int | None:
@@ -438,7 +427,6 @@ class Framework(Protocol):
 
     def library_states(self, device: str) -> Sequence[int]:
         """Return the bytes of what libraries keep on a device for the whole process, each on its own."""
-        del device
         return ()
 
     def watch_first_use(self, tell: Callable[[str, str], object]) -> FirstUseWatch | None:
@@ -446,5 +434,4 @@ class Framework(Protocol):
 
         It is called in the midst of that, on any thread: it must not use the framework. None: the framework cannot tell.
         """
-        del tell
         return None

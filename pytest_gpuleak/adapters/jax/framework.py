@@ -41,7 +41,6 @@ class JaxArrays(LateArrays):
 
     def storage_users(self, array: object) -> int | None:
         """Return 1: each array has a key of its own."""
-        del array
         return 1
 
     def creation_lines(self, arrays: Sequence[object], is_user_file: Callable[[str], bool]) -> Mapping[int, Origin]:
@@ -87,12 +86,10 @@ class JaxTracers(JaxArrays):
 
     def parts(self, arrays: Sequence[object]) -> set[int]:
         """Return none: a tracer makes no tracers of itself."""
-        del arrays
         return set()
 
     def memory(self, array: object) -> MemoryRange | None:
         """Return None: a tracer has no memory."""
-        del array
         return None
 
 

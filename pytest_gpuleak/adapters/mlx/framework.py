@@ -87,6 +87,6 @@ class MlxFramework(Framework):
         """Note the random generator's state; return the function that restores it."""
         if safe_access.loaded("mlx.core", "array") is None:
             return ()
-        from pytest_gpuleak.adapters.mlx.random_state import keep_random_state
+        from pytest_gpuleak.adapters.mlx.native import keep_random_state
 
         return keep_random_state()

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuleak.adapters.buffer_protocol import memory_of
 from pytest_gpuleak.adapters.late_arrays import ArrayHandle
 from pytest_gpuleak.adapters.mlx.buffers import Buffers
-from pytest_gpuleak.adapters.mlx.native import call
-from pytest_gpuleak.adapters.mlx.random_state import current_key
+from pytest_gpuleak.adapters.mlx.native import call, current_key
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.model.readings import NOT_EVALUATED, ArrayReading
 
@@ -67,7 +66,6 @@ class MlxReading:
 
     def storage_users(self, array: object) -> int | None:
         """Return None: a view has a reference to its buffer in C++."""
-        del array
         return None
 
     def _read(self, array: object, key: int, size: int | None) -> ArrayReading | None:

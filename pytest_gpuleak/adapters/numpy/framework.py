@@ -51,12 +51,10 @@ class MappedArrays(ArrayFramework):
 
     def storage_users(self, array: Any) -> int | None:
         """See `ArrayFramework`: views of a map are not counted."""
-        del array
         return None
 
     def trace_origins(self, is_user_file: Callable[[str], bool]) -> AbstractContextManager[OriginLog]:
         """See `ArrayFramework`: a map's line is not noted."""
-        del is_user_file
         return nullcontext({})
 
 
