@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.adapters.replaced import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +23,8 @@ class CacheCalls:
 
     def __init__(self, around: AroundCall) -> None:
         self._around: AroundCall | None = around
-        self._wrapped: list[tuple[Any, str, Any, Any]] = []
+        self._wrapped: set[tuple[int, str]] = set()
+        self._undo = contextlib.ExitStack()
 
     def watch(self, torch: Any, device_type: str) -> None:
         """Wrap the functions for a type of device that the process has used."""
@@ -32,17 +36,14 @@ class CacheCalls:
     def remove(self) -> None:
         """Restore the functions. A wrapper that other code has wrapped stays, and passes calls on."""
         self._around = None
-        for owner, name, real, wrapper in self._wrapped:
-            if vars(owner).get(name) is wrapper:
-                setattr(owner, name, real)
+        self._undo.close()
         self._wrapped.clear()
 
     def _wrap(self, owner: Any, name: str) -> None:
         real = getattr(owner, name, None)
-        if real is not None and not any(one is owner and known == name for one, known, _, _ in self._wrapped):
-            wrapper = self._wrapper(real)
-            setattr(owner, name, wrapper)
-            self._wrapped.append((owner, name, real, wrapper))
+        if real is not None and (id(owner), name) not in self._wrapped:
+            self._wrapped.add((id(owner), name))
+            self._undo.enter_context(replaced(owner, name, self._wrapper(real)))
 
     def _wrapper(self, real: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(real)

@@ -7,6 +7,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.adapters.replaced import replaced
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch, torch_module
 
 if TYPE_CHECKING:
@@ -98,9 +99,5 @@ def outside_traces(torch: Any, tell: Callable[[], object]) -> Iterator[None]:
         with dispatch._disable_current_modes():
             return traced(*args, **kwargs)
 
-    module._trace_impl = _trace_impl
-    try:
+    with replaced(module, "_trace_impl", _trace_impl):
         yield
-    finally:
-        if module._trace_impl is _trace_impl:
-            module._trace_impl = traced

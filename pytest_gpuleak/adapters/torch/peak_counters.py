@@ -10,8 +10,12 @@ import functools
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pytest_gpuleak.adapters.replaced import replaced
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    Index = Callable[[tuple[Any, ...], dict[str, Any]], int | None]
 
 Figures = dict[str, "int | None"]
 """A device's counters in bytes, by the names of `DeviceReading`'s fields; None where not counted."""
@@ -65,17 +69,14 @@ class DeviceCounters(Protocol):
 class PeakAccessor:
     """The function `name` of `owner` that reads peaks, or `resets` them; `index` tells the device of a call."""
 
-    def __init__(
-        self,
-        owner: Any,
-        name: str,
-        *,
-        resets: bool = False,
-        figure: str | None = None,
-        index: Callable[[tuple[Any, ...], dict[str, Any]], int | None],
-    ) -> None:
-        self.owner, self.name, self.resets, self.figure, self.index = owner, name, resets, figure, index
+    def __init__(self, owner: Any, name: str, index: Index, figure: str | None = None) -> None:
+        self.owner, self.name, self.index, self.figure = owner, name, index, figure
+        self.resets = "reset" in name
         self.real = vars(owner).get(name) or getattr(owner, name)
+
+
+def _accessors(owner: Any, names: Iterable[str], index: Index) -> list[PeakAccessor]:
+    return [PeakAccessor(owner, name, index) for name in names if hasattr(owner, name)]
 
 
 class CudaCounters:
@@ -149,16 +150,10 @@ class CudaCounters:
 
     def accessors(self) -> list[PeakAccessor]:
         """Return the functions of `torch._C` that `torch.cuda` and `torch.accelerator` look up at each call."""
-        native = self._torch._C
-        accessors = [
-            PeakAccessor(native, "_cuda_memoryStats", index=first),
-            PeakAccessor(native, "_cuda_resetPeakMemoryStats", resets=True, index=first),
-        ]
+        names = ["_cuda_memoryStats", "_cuda_resetPeakMemoryStats"]
         # With CUDA present, `torch.accelerator` means CUDA.
-        if hasattr(native, "_accelerator_getDeviceStats"):
-            accessors.append(PeakAccessor(native, "_accelerator_getDeviceStats", index=first))
-            accessors.append(PeakAccessor(native, "_accelerator_resetPeakStats", resets=True, index=first))
-        return accessors
+        names += ["_accelerator_getDeviceStats", "_accelerator_resetPeakStats"]
+        return _accessors(self._torch._C, names, first)
 
 
 class ModuleCounters:
@@ -177,7 +172,7 @@ class ModuleCounters:
         """Return the number of devices."""
         return int(self._module.device_count())
 
-    def used(self, index: int) -> bool:  # noqa: ARG002 - the module knows the process's state, not a device's
+    def used(self, index: int) -> bool:
         """Return True: use is unknown before the figures are."""
         return True
 
@@ -209,23 +204,16 @@ class ModuleCounters:
 
     def accessors(self) -> list[PeakAccessor]:
         """Return the module's functions, or for torch's own devices the functions of `torch._C` below them."""
-        accessors = []
         native = self._torch._C
         below = (f"_{self.type}_memoryStats", f"_{self.type}_resetPeakMemoryStats")
         if hasattr(native, below[0]):
-            accessors.append(PeakAccessor(native, below[0], index=first))
-            if hasattr(native, below[1]):
-                accessors.append(PeakAccessor(native, below[1], resets=True, index=first))
-            return accessors
-        for name in STATISTICS:
-            if hasattr(self._module, name):
-                accessors.append(PeakAccessor(self._module, name, index=self._index))
-        for figure in ("peak", "reserved_peak"):
-            if hasattr(self._module, FUNCTIONS[figure]):
-                accessors.append(PeakAccessor(self._module, FUNCTIONS[figure], figure=figure, index=self._index))
-        if self.resets:
-            accessors.append(PeakAccessor(self._module, "reset_peak_memory_stats", resets=True, index=self._index))
-        return accessors
+            return _accessors(native, below, first)
+        figures = [
+            PeakAccessor(self._module, FUNCTIONS[figure], self._index, figure)
+            for figure in ("peak", "reserved_peak")
+            if hasattr(self._module, FUNCTIONS[figure])
+        ]
+        return figures + _accessors(self._module, (*STATISTICS, "reset_peak_memory_stats"), self._index)
 
     def _index(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> int | None:
         chosen = arguments[0] if arguments else next(iter(named.values()), None)
@@ -245,7 +233,7 @@ class PeakView:
         self._counters = counters
         self._kept: dict[int, Peaks] = {}
         self._noted: dict[int, Figures] = {}
-        self._doors: list[tuple[PeakAccessor, Any]] = []
+        self._undo = contextlib.ExitStack()
         self._active = False
         self._asking: int | None = None
 
@@ -256,17 +244,12 @@ class PeakView:
         self._active = True
         if self._counters.resets:
             for door in self._counters.accessors():
-                wrapper = self._wrapper(door)
-                setattr(door.owner, door.name, wrapper)
-                self._doors.append((door, wrapper))
+                self._undo.enter_context(replaced(door.owner, door.name, self._wrapper(door)))
 
     def remove(self) -> None:
         """Restore the functions. A wrapper that other code has wrapped stays, and passes calls on."""
         self._active = False
-        for door, wrapper in self._doors:
-            if vars(door.owner).get(door.name) is wrapper:
-                setattr(door.owner, door.name, door.real)
-        self._doors.clear()
+        self._undo.close()
 
     def begin(self) -> None:
         """Restart the plugin's peaks on the devices in use, and keep the user's."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 from pytest_gpuleak.adapters.arrays import walk_arrays
+from pytest_gpuleak.adapters.replaced import replaced
 from pytest_gpuleak.adapters.torch.lookup import torch_module
 from pytest_gpuleak.adapters.torch.peak_places import parts_below, registered
 from pytest_gpuleak.heap import safe_access
@@ -39,12 +41,12 @@ class Roles:
         self._torch, self._storages, self._places, self._guard = torch, storages, places, guard
         self._running: Any = torch._C._current_graph_task_id
         self._optimizers: dict[int, tuple[Any, int]] = {}
-        self._undo: list[Callable[[], object]] = []
+        self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> None:
         modules = torch_module("torch.nn.modules.module")
         optimizers = torch_module("torch.optim.optimizer")
-        register, guard = self._undo.append, self._guard
+        guard = self._guard
         hooks = (
             modules.register_module_forward_pre_hook(guard(self._call)),
             modules.register_module_forward_hook(
@@ -55,7 +57,7 @@ class Roles:
             optimizers.register_optimizer_step_post_hook(guard(lambda optimizer, *_: self._step(optimizer))),
         )
         for hook in hooks:
-            register(hook.remove)
+            self._undo.callback(hook.remove)
         # `Module.to` gives parameters other storages, and calls no hook.
         base, adopt = modules.Module, guard(self._adopt)
         moved = base._apply
@@ -65,12 +67,10 @@ class Roles:
             adopt(module)
             return result
 
-        base._apply = _apply
-        register(lambda: setattr(base, "_apply", moved) if base._apply is _apply else None)
+        self._undo.enter_context(replaced(base, "_apply", _apply))
 
     def __exit__(self, *exception: object) -> None:
-        while self._undo:
-            self._undo.pop()()
+        self._undo.close()
         for optimizer, _ in self._optimizers.values():
             self._guard(self._note_state)(optimizer())
 

@@ -10,6 +10,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.adapters.replaced import replaced
 from pytest_gpuleak.adapters.torch.lookup import torch_module
 
 if TYPE_CHECKING:
@@ -41,23 +42,12 @@ def what_is_not_estimated(leave: Callable[[str], object], tell: Callable[[str], 
         asked.append((compiler, "_callback_from_stance", COMPILED, _compiles))
     with contextlib.ExitStack() as undo:
         for module, name, why, concerns in asked:
-            undo.enter_context(_replaced(module, name, _before(getattr(module, name), partial(leave, why), concerns)))
+            undo.enter_context(replaced(module, name, _before(getattr(module, name), partial(leave, why), concerns)))
         undo.enter_context(_foreach_as_on_cuda(tell))
         yield
         backends = getattr(torch_module(_DYNAMO), "cached_backends", {})
         if compiler is None and any(backend is not None for backend in backends.values()):
             tell(COMPILED)
-
-
-@contextlib.contextmanager
-def _replaced(module: Any, name: str, function: Callable[..., object]) -> Iterator[None]:
-    real = getattr(module, name)
-    setattr(module, name, function)
-    try:
-        yield
-    finally:
-        if getattr(module, name) is function:
-            setattr(module, name, real)
 
 
 def _before(real: Any, act: Callable[[], object], concerns: Callable[..., bool] | None) -> Callable[..., Any]:
@@ -102,7 +92,7 @@ def _foreach_as_on_cuda(tell: Callable[[str], object]) -> Iterator[None]:
         return list(real())
 
     with contextlib.ExitStack() as undo:
-        undo.enter_context(_replaced(optimizers, name, for_optimizer))
+        undo.enter_context(replaced(optimizers, name, for_optimizer))
         if hasattr(averages, name):
-            undo.enter_context(_replaced(averages, name, for_average))
+            undo.enter_context(replaced(averages, name, for_average))
         yield
