@@ -36,11 +36,11 @@ _BLOCK = 64
 """Records in a block. Similar records shrink to a tenth together, and hardly alone."""
 
 
-def merge_reports(reports: Iterable[RunReport], names: Sequence[str] = ()) -> RunReport:
-    """Merge reports, earlier ones first, into one record a test. `names` are for messages on incomplete reports."""
+def merge_reports(reports: Iterable[RunReport]) -> RunReport:
+    """Merge reports, earlier ones first, into one record a test."""
     merger = Merger()
-    for index, report in enumerate(reports):
-        merger.add(report, names[index] if index < len(names) else f"report {index + 1}")
+    for number, report in enumerate(reports, 1):
+        merger.add(report, f"report {number}")
     return merger.report()
 
 

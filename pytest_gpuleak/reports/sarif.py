@@ -184,14 +184,7 @@ def _result(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> 
         },
     }
     if found.process is not None:
-        result["properties"]["process"] = {
-            name: _in_64_bits(value)
-            if isinstance(value, int)
-            else None
-            if value is None
-            else clean_text(value, ID_LIMIT)
-            for name, value in vars(found.process).items()
-        }
+        result["properties"]["process"] = {name: _plain(value) for name, value in vars(found.process).items()}
     if found.code in CODES:
         result["taxa"] = [{"id": found.code, "toolComponent": {"name": TAXONOMY, "index": 0}}]
     if others:
@@ -299,6 +292,10 @@ def _message(text: str) -> str:
 
 def _fingerprint(found: Finding, name: str) -> str:
     return digest_of(rule_id(found.kind), name, found.device.split(":")[0], found.fingerprint)
+
+
+def _plain(value: str | int | None) -> str | int | None:
+    return clean_text(value, ID_LIMIT) if isinstance(value, str) else None if value is None else _in_64_bits(value)
 
 
 def _in_64_bits(number: int) -> int:

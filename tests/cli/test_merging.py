@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuleak.cli.merge import DIFFERING, GRAVITY, PackedTests, merge_reports
+from pytest_gpuleak.cli.merge import DIFFERING, GRAVITY, Merger, PackedTests, merge_reports
 from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
 from pytest_gpuleak.model.records import RunReport, TestRecord, Verdict
 from tests.reports.conftest import Make
@@ -158,7 +158,10 @@ def test_fixtures_are_united(make: type[Make]) -> None:
 def test_incomplete_parts_are_named(make: type[Make]) -> None:
     reports = [make.report(make.test("a")), make.report(make.test("b"), incomplete="killed")]
     assert merge_reports(reports).incomplete == "report 2: killed"
-    assert merge_reports(reports, ["one.json", "two.json"]).incomplete == "two.json: killed"
+    merger = Merger()
+    for report, name in zip(reports, ("one.json", "two.json"), strict=True):
+        merger.add(report, name)
+    assert merger.report().incomplete == "two.json: killed"
     assert merge_reports(reports[:1]).incomplete is None
 
 

@@ -60,8 +60,6 @@ def outside(reading: NvmlReading, reserved: int) -> int | None:
 class Nvml:
     """The driver's counters. `fault` says why reading ended during the run; it is empty unless the driver failed."""
 
-    name = "nvml"
-
     def __init__(self) -> None:
         self.fault = ""
         self._pynvml: Any = None
@@ -103,14 +101,6 @@ class Nvml:
                 pynvml.nvmlShutdown()
             except Exception:  # noqa: BLE001 - it is closed already
                 return
-
-    @property
-    def driver(self) -> str:
-        """Return the driver's version; empty if unknown."""
-        try:
-            return clean_text(str(self._pynvml.nvmlSystemGetDriverVersion()), MAX_NAME) if self._pynvml else ""
-        except Exception:  # noqa: BLE001 - the version is only shown in the report
-            return ""
 
     def read(self) -> dict[str, NvmlReading]:
         """Return the usable devices' readings by torch's name (``cuda:0``); empty if unknown. Never raises."""

@@ -90,24 +90,20 @@ class Journal:
     def add_test(self, record: Mapping[str, Any], running: Iterable[str] = ()) -> None:
         """Record an encoded test that has ended, and which tests still run."""
         self._running = tuple(running)
-        try:
-            line = encode_line(record) + "\n"
-            _count_test(self._totals, record)
-        except (*_ERRORS, LookupError) as error:
-            self._break_off(error)
-        else:
-            self._write(line if self._first else "," + line)
+        self._add(record, None)
 
     def note_rerun(self, record: Mapping[str, Any]) -> None:
         """Write the encoded record of a test that dies during its re-run. The next write replaces it."""
-        totals = self._totals.copy()
+        self._add(record, self._totals.copy())
+
+    def _add(self, record: Mapping[str, Any], provisional: Totals | None) -> None:
         try:
-            _count_test(totals, record)
             line = encode_line(record) + "\n"
+            _count_test(provisional or self._totals, record)
         except (*_ERRORS, LookupError) as error:
             self._break_off(error)
         else:
-            self._write(line if self._first else "," + line, totals)
+            self._write(line if self._first else "," + line, provisional)
 
     def set_fixtures(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Set the findings of higher-scoped fixtures so far. They are written with the next test."""

@@ -60,9 +60,7 @@ def render_clean_up_calls(counts: Mapping[str, Any], shown: int, *, width: int) 
         f"{INDENT}{one.seconds:>8.1f} s  {one.what}, {count_of(one.count, 'time')}, by {_owner(one)}"
         for one in _clean_up_of(counts)[:shown]
     ]
-    if lines:
-        lines.insert(0, f"gpu-leak: what the suite's own clean-up took, of {_seconds(counts.get('run_s') or 0.0)} s")
-    return [shorten_middle(line, max(width, MIN_WIDTH)) for line in lines]
+    return _table(f"what the suite's own clean-up took, of {_seconds(counts.get('run_s') or 0.0)} s", lines, width)
 
 
 _DOES = {"gc.collect": "collects the heap", "empty_cache": "empties the device's cache"}
@@ -126,14 +124,12 @@ def render_usage(report: RunReport, *, width: int) -> list[str]:
     for entry in usage.get("heaviest", ()):
         size = f"{format_bytes(entry['bytes']):>10} {entry['what']} on {clean_text(entry['device'], ID_LIMIT)}"
         lines.append(f"{INDENT}{size}  {clean_text(entry['nodeid'], ID_LIMIT)}")
-    if lines:
-        lines.insert(0, "gpu-leak: the heaviest tests, and what the session added")
     for device, counters in usage.get("drift", {}).items() if lines else ():
         parts = [f"{clean_text(name, ID_LIMIT)} {format_signed(size)}" for name, size in counters.items()]
         peak = usage.get("peaks", {}).get(device)
         highest = "" if peak is None else f"; peak {format_bytes(peak)}"
         lines.append(f"{INDENT}session, {clean_text(device, ID_LIMIT)}: {', '.join(parts)}{highest}")
-    return [shorten_middle(line, max(width, MIN_WIDTH)) for line in lines]
+    return _table("the heaviest tests, and what the session added", lines, width)
 
 
 def render_dearest(report: RunReport, *, width: int) -> list[str]:
@@ -142,9 +138,12 @@ def render_dearest(report: RunReport, *, width: int) -> list[str]:
         f"{INDENT}{entry['check_s']:>8.1f} s  {_parts(entry)}  {clean_text(entry['nodeid'], ID_LIMIT)}"
         for entry in report.summary.get("dearest") or ()
     ]
-    if lines:
-        lines.insert(0, "gpu-leak: the suspects that took longest to check")
-    return [shorten_middle(line, max(width, MIN_WIDTH)) for line in lines]
+    return _table("the suspects that took longest to check", lines, width)
+
+
+def _table(head: str, lines: Sequence[str], width: int) -> list[str]:
+    """Write lines below their head, none wider than the terminal; nothing where there are none."""
+    return [shorten_middle(line, max(width, MIN_WIDTH)) for line in (f"gpu-leak: {head}", *lines)] if lines else []
 
 
 def _names(names: object) -> str:
