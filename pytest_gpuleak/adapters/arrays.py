@@ -7,7 +7,7 @@ import types
 from itertools import compress
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.heap.classes import is_kind_of
+from pytest_gpuleak.heap.classes import class_lines, is_kind_of, read_module, read_name
 from pytest_gpuleak.heap.last_types import FEW, LastTypes
 
 if TYPE_CHECKING:
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import ArrayFramework
 
 
-_read_mro = type.__dict__["__mro__"].__get__
-_read_module = type.__dict__["__module__"].__get__
-_read_name = type.__dict__["__name__"].__get__
 _read_flags = type.__dict__["__flags__"].__get__
 
 
@@ -67,7 +64,7 @@ def select_among_strange(objects: list[object], bases: list[type]) -> list[objec
             if id(kind) in arrays:
                 found.append(candidate)
             elif id(kind) not in known:
-                if not wanted.isdisjoint(map(id, _read_mro(kind))):
+                if not wanted.isdisjoint(map(id, class_lines(kind))):
                     arrays.add(id(kind))
                     found.append(candidate)
                 else:
@@ -99,11 +96,11 @@ def _outlives_tests(kind: type) -> bool:
     """Return whether a type is never freed and its id never reused: a static C type, or a class of a shared library."""
     if not _read_flags(kind) & _HEAP_TYPE:
         return True
-    module = _read_module(kind)
+    module = read_module(kind)
     if type(module) is not str or module.partition(".")[0] not in _PERMANENT:
         return False
     loaded = sys.modules.get(module)
-    return type(loaded) is types.ModuleType and vars(loaded).get(_read_name(kind)) is kind
+    return type(loaded) is types.ModuleType and vars(loaded).get(read_name(kind)) is kind
 
 
 def walk_arrays(value: object, base: type) -> Iterator[object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.protocol import Framework
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Autograd
     from pytest_gpuleak.model.readings import DeviceSpace
 
+_ASKED_OFTEN: Final = ("broken", "program_count", "node_count", "is_distributed")
+"""Members that are asked in each test: of frameworks alone that have them."""
+
 
 class Frameworks:
     """The frameworks whose arrays are watched. `arrays` are their readers, `storages` those of memory itself."""
@@ -32,25 +35,16 @@ class Frameworks:
         self.members: list[Framework] = []
         self.arrays: list[ArrayFramework] = []
         self.storages: list[ArrayFramework] = []
-        self._breakable: list[Framework] = []
-        self._compiling: list[Framework] = []
-        self._counting_nodes: list[Framework] = []
-        self._distributing: list[Framework] = []
+        self._asked_often: dict[str, list[Framework]] = {name: [] for name in _ASKED_OFTEN}
         for framework in members:
             self.add(framework)
 
     def add(self, framework: Framework) -> None:
         """Watch another framework from now on."""
         self.members.append(framework)
-        # Asked in each test: those that have nothing to say are left out.
-        if _overrides(framework, "broken"):
-            self._breakable.append(framework)
-        if _overrides(framework, "program_count"):
-            self._compiling.append(framework)
-        if _overrides(framework, "node_count"):
-            self._counting_nodes.append(framework)
-        if _overrides(framework, "is_distributed"):
-            self._distributing.append(framework)
+        for name, answering in self._asked_often.items():
+            if getattr(type(framework), name, None) is not getattr(Framework, name):
+                answering.append(framework)
         self.arrays.append(framework.arrays)
         storages = framework.storages
         if storages is not None:
@@ -63,7 +57,7 @@ class Frameworks:
     @property
     def broken(self) -> str:
         """Return why nothing can be checked any more; empty unless a framework is broken."""
-        for framework in self._breakable:
+        for framework in self._asked_often["broken"]:
             why = framework.broken
             if why:
                 return why
@@ -125,7 +119,7 @@ class Frameworks:
     def program_count(self) -> int:
         """Return how many programs the frameworks keep that can count them quickly."""
         count = 0
-        for framework in self._compiling:  # asked after each test
+        for framework in self._asked_often["program_count"]:  # asked after each test
             count += framework.program_count()
         return count
 
@@ -135,7 +129,7 @@ class Frameworks:
 
     def node_counts(self) -> list[int | None]:
         """Return numbers that rise with the nodes of autograd graphs that this thread makes; None where they are unknown."""
-        return [framework.node_count() for framework in self._counting_nodes]
+        return [framework.node_count() for framework in self._asked_often["node_count"]]
 
     def reference_finders(self) -> list[ReferenceFinder]:
         """Return the reference finders of all frameworks."""
@@ -194,8 +188,4 @@ class Frameworks:
 
     def is_distributed(self) -> bool:
         """Return whether any framework runs as one rank of several."""
-        return any(framework.is_distributed() for framework in self._distributing)
-
-
-def _overrides(framework: Framework, name: str) -> bool:
-    return getattr(type(framework), name, None) is not getattr(Framework, name)
+        return any(framework.is_distributed() for framework in self._asked_often["is_distributed"])

@@ -64,13 +64,14 @@ class TorchAccess:
         except Exception:  # noqa: BLE001 - torch raises many types; an unreadable attribute is left out
             return None
 
+    def may_have_gradient(self, tensor: Any) -> bool:
+        """Return whether reading ``.grad`` gives no warning (torch/csrc/autograd/python_variable.cpp)."""
+        return bool(self.read(tensor, "is_leaf") or self.read(tensor, "retains_grad"))
+
     def storage(self, tensor: Any) -> int | None:
         """Return the address of a tensor's storage; None if it has none (sparse layouts)."""
         try:
-            address = self._extension.get("_storage_address")
-            if address is None:  # torch before 2.1
-                return int(self._untyped(tensor)._cdata)
-            return int(address(tensor))
+            return int(self._extension["_storage_address"](tensor))
         except Exception:  # noqa: BLE001
             return None
 

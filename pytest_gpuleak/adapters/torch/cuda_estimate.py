@@ -47,6 +47,7 @@ class BlockRecorder:
         self._autocasts: Any = torch.is_autocast_enabled
         self._node: Any = torch._C._current_autograd_node
         self._plain = (torch.Tensor, torch.nn.Parameter)
+        self._layouts = (torch.strided, torch.sparse_coo, torch.sparse_csr, torch.sparse_bsr)
         folder = os.path.join(os.path.dirname(torch.__file__), "")  # noqa: PTH118, PTH120 - compared with names of code
         self._recurrent = os.path.join(folder, "nn", "modules", "rnn.py")  # noqa: PTH118
         self._functional = os.path.join(folder, "nn", "functional.py")  # noqa: PTH118
@@ -195,13 +196,8 @@ class BlockRecorder:
             if kind.__torch_dispatch__ is not self._torch._C._disabled_torch_dispatch_impl:
                 self._lack(OPAQUE)
                 return ()
-        layout = tensor.layout
-        if layout is self._torch.strided:
-            return (tensor,)
-        if layout is self._torch.sparse_coo:
-            return tensor._indices(), tensor._values()
-        if layout in (self._torch.sparse_csr, self._torch.sparse_bsr):
-            return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+        if tensor.layout in self._layouts:
+            return self._live.parts(tensor)
         self._lack(OPAQUE)
         return ()
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import sys
 from functools import cached_property
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.arrays import ALWAYS
 from pytest_gpuleak.adapters.late_arrays import LateArrays
 from pytest_gpuleak.adapters.protocol import Framework
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
-from pytest_gpuleak.adapters.torch.ranks import is_rank_of_several
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from types import ModuleType
 
     from pytest_gpuleak.adapters.probe_protocol import BlockRecorder, HostBlocks, PeakRecorder
     from pytest_gpuleak.adapters.protocol import (
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
     from pytest_gpuleak.heap.budget import Budget
     from pytest_gpuleak.model.findings import Autograd
     from pytest_gpuleak.model.readings import DeviceSpace, MemoryRange
+
+_C10D: Final = "torch.distributed.distributed_c10d"
 
 
 class TorchArrays(LateArrays):
@@ -266,5 +267,17 @@ class TorchFramework(Framework):
         return TorchFirstUse(tell)
 
     def is_distributed(self) -> bool:
-        """Return whether torch's default process group has other ranks."""
-        return is_rank_of_several()
+        """Return whether the default process group has other ranks, without a call of torch's Python, which a test may count.
+
+        Not where they are threads of this process (``MultiThreadedTestCase``) or do not exist (the backend "fake").
+        """
+        c10d = sys.modules.get(_C10D)
+        world = vars(c10d).get("_world") if type(c10d) is ModuleType else None
+        group = getattr(world, "_default_pg", None)
+        if world is None or group is None:
+            return False
+        try:
+            known = world.pg_map.get(group)  # the group's backend, and its store
+            return int(group.size()) > 1 and not (known and known[0] == "fake")
+        except Exception:  # noqa: BLE001 - a group of another kind: it is not known to be alone
+            return True

@@ -11,16 +11,13 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.heap.classes import class_lines, is_kind_of
+from pytest_gpuleak.heap.classes import class_lines, direct_subclasses, is_kind_of, read_module, read_name
+from pytest_gpuleak.heap.safe_access import class_dict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _module_dict: Callable[[object], dict[str, Any]] = vars(types.ModuleType)["__dict__"].__get__
-_class_dict: Callable[[type], dict[str, Any]] = vars(type)["__dict__"].__get__
-_subclasses: Callable[[type], list[type]] = vars(type)["__subclasses__"]
-_class_module: Callable[[type], Any] = vars(type)["__module__"].__get__
-_class_name: Callable[[type], Any] = vars(type)["__name__"].__get__
 
 MADE_FIRST = "torch.version"
 """A module that `torch/__init__.py` imports before `torch._C`: a second instance proves a second import of torch."""
@@ -62,9 +59,9 @@ class TorchLookup:
         self.folders = len(folders)
         if not any(type(folder) is str and folder.endswith(("/torch", "\\torch")) for folder in folders):
             return
-        for kind in _subclasses(object):
-            if _class_name(kind) == "TensorBase" and _class_module(kind) == "torch._C":
-                for tensor in _subclasses(kind):
+        for kind in direct_subclasses(object):
+            if read_name(kind) == "TensorBase" and read_module(kind) == "torch._C":
+                for tensor in direct_subclasses(kind):
                     module = _torch_of(tensor)
                     if module is not None:
                         self._take(module)
@@ -166,9 +163,9 @@ def _origin(module: object) -> str | None:
 
 
 def _torch_of(tensor: type) -> types.ModuleType | None:
-    if _class_name(tensor) != "Tensor":
+    if read_name(tensor) != "Tensor":
         return None
-    for method in list(_class_dict(tensor).values()):
+    for method in list(class_dict(tensor).values()):
         if type(method) is types.FunctionType and method.__globals__.get("__name__") == "torch._tensor":
             module = method.__globals__.get("torch")
             if _is_torch(module) and _module_dict(module).get("Tensor") is tensor:

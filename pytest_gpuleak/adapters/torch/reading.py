@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.adapters.torch import storages
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch
 from pytest_gpuleak.heap.classes import class_lines
+from pytest_gpuleak.heap.safe_access import class_dict
 from pytest_gpuleak.model.readings import ArrayReading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from pytest_gpuleak.adapters.protocol import StorageHandle
     from pytest_gpuleak.model.readings import MemoryRange
 
-_class_dict: Callable[[type], dict[str, Any]] = vars(type)["__dict__"].__get__
 _NUMBERS = frozenset((int,))
 
 
@@ -119,7 +119,7 @@ def _wraps_other_arrays(torch: Any, array: object) -> bool:
     """Return whether the tensor is a wrapper subclass: its inner tensors are found on their own."""
     if type(array) is torch.Tensor or type(array) is torch.nn.Parameter:
         return False  # the common case, decided without a look at the bases
-    return any("__tensor_flatten__" in _class_dict(line) for line in class_lines(type(array)))
+    return any("__tensor_flatten__" in class_dict(line) for line in class_lines(type(array)))
 
 
 class _Texts:

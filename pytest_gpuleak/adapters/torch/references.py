@@ -41,23 +41,6 @@ _STEPS_A_READ: Final = 32
 """Cost of reading a tensor's attributes, in steps of `Budget.worked`."""
 
 
-def held_by_torch_alone(tensors: list[Any]) -> set[int]:
-    """Return the ids of tensors whose Python objects torch alone keeps. References from the list do not count."""
-    access = TorchAccess.of_loaded()
-    found: set[int] = set()
-    if access is not None:
-        with access.quiet():
-            for tensor in tensors:
-                if getrefcount(tensor) <= LOOKUP_REFERENCES + 1 and access.read(tensor, "_use_count") != 1:
-                    found.add(id(tensor))
-    return found
-
-
-def may_have_gradient(access: TorchAccess, tensor: Any) -> bool:
-    """Return whether reading ``.grad`` gives no warning (torch/csrc/autograd/python_variable.cpp)."""
-    return bool(access.read(tensor, "is_leaf") or access.read(tensor, "retains_grad"))
-
-
 class LiveTorchObjects:
     """The live objects that the collector tracks, newest first. Create one for each search: its lists hold them."""
 
@@ -197,7 +180,7 @@ class _Finder:
                 base = access.read(tensor, "_base")
                 if id(base) in self._wanted:
                     self._note(tensor, base, "._base")
-            if self._shape(tensor) in shapes and may_have_gradient(self._access, tensor):
+            if self._shape(tensor) in shapes and self._access.may_have_gradient(tensor):
                 gradient = access.read(tensor, "grad")
                 if id(gradient) in self._wanted:
                     self._note(tensor, gradient, ".grad")
@@ -262,7 +245,7 @@ class _Finder:
         for tensor in tensors:
             if self._budget.worked(_STEPS_A_READ):
                 break
-            if self._access.read(tensor, "requires_grad") and may_have_gradient(self._access, tensor):
+            if self._access.read(tensor, "requires_grad") and self._access.may_have_gradient(tensor):
                 found.append((tensor, ".grad"))
         return found
 
@@ -327,8 +310,15 @@ class TorchReferences:
         return None if access is None else LiveTorchObjects(access, budget)
 
     def held_alone(self, arrays: list[Any]) -> set[int]:
-        """Return the ids of tensors that torch's C++ owners alone keep alive."""
-        return held_by_torch_alone(arrays)
+        """Return the ids of tensors whose Python objects torch alone keeps. References from the list do not count."""
+        access = TorchAccess.of_loaded()
+        found: set[int] = set()
+        if access is not None:
+            with access.quiet():
+                for tensor in arrays:
+                    if getrefcount(tensor) <= LOOKUP_REFERENCES + 1 and access.read(tensor, "_use_count") != 1:
+                        found.add(id(tensor))
+        return found
 
     def below(self, objects: Sequence[object]) -> list[object]:
         """Return what autograd graphs, gradients and views keep for the tensors among these objects."""
@@ -375,7 +365,7 @@ def _below(access: TorchAccess, tensors: Sequence[Any]) -> Iterator[object]:
         yield value
         if access.read(value, "_is_view"):
             yield access.read(value, "_base")
-        if may_have_gradient(access, value):
+        if access.may_have_gradient(value):
             yield access.read(value, "grad")
 
 
@@ -417,7 +407,7 @@ def _leads_back(access: TorchAccess, value: Any) -> bool:
             return True
     elif not access.read(value, "is_leaf") and access.read(value, "_version"):
         return True
-    gradient = access.read(value, "grad") if may_have_gradient(access, value) else None
+    gradient = access.read(value, "grad") if access.may_have_gradient(value) else None
     return gradient is not None and bool(access.read(gradient, "requires_grad") or _leads_back(access, gradient))
 
 

@@ -47,8 +47,6 @@ def _gradients(access: TorchAccess, tensors: list[Any], budget: Budget) -> Itera
     for tensor in tensors:
         if budget.worked(_STEPS_A_TENSOR):
             return  # other threads must not be blocked for longer: see `adapters.torch.backward_pass`
-        # For other tensors torch warns that there is no gradient (torch/csrc/autograd/python_variable.cpp).
-        may_have_one = access.read(tensor, "is_leaf") or access.read(tensor, "retains_grad")
-        gradient = access.read(tensor, "grad") if may_have_one else None
+        gradient = access.read(tensor, "grad") if access.may_have_gradient(tensor) else None
         if gradient is not None and access.is_tensor(gradient):
             yield gradient

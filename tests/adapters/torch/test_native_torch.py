@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuleak.adapters.torch import autograd_walk
-from pytest_gpuleak.adapters.torch.references import held_by_torch_alone
+from pytest_gpuleak.adapters.torch.references import TorchReferences
 from pytest_gpuleak.explain.explain import explain
 
 pytestmark = [pytest.mark.torch, pytest.mark.interpreter]
@@ -177,7 +177,7 @@ def test_tensors_that_torch_alone_holds_are_told(app: Any, torch: Any) -> None:
     box = [*app.HELD, hidden]
     expected = {id(hidden)}
     del hidden, seen
-    assert held_by_torch_alone(box) == expected
+    assert TorchReferences().held_alone(box) == expected
 
 
 def test_a_long_way_through_a_graph_is_shortened(app: Any, torch: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.adapters.torch.ranks import is_rank_of_several
+from pytest_gpuleak.adapters.torch.framework import TorchFramework
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,19 +79,19 @@ def fakes(distributed: Any) -> Iterator[None]:
 
 @pytest.mark.usefixtures("distributed")
 def test_no_group() -> None:
-    assert not is_rank_of_several()
+    assert not TorchFramework().is_distributed()
 
 
 @pytest.mark.usefixtures("alone")
 def test_a_group_of_one_rank_waits_for_nobody(distributed: Any) -> None:
     assert distributed.is_initialized()
-    assert not is_rank_of_several()
+    assert not TorchFramework().is_distributed()
 
 
 @pytest.mark.usefixtures("fakes")
 def test_ranks_of_the_fake_backend_do_not_exist(distributed: Any) -> None:
     assert distributed.get_world_size() == 8
-    assert not is_rank_of_several()
+    assert not TorchFramework().is_distributed()
 
 
 @pytest.mark.usefixtures("distributed")
@@ -101,12 +101,12 @@ def test_ranks_of_the_fake_backend_do_not_exist(distributed: Any) -> None:
 def test_other_ranks_are_told_from_the_group(monkeypatch: pytest.MonkeyPatch, group: object, *, several: bool) -> None:
     world = SimpleNamespace(_default_pg=group, pg_map=SimpleNamespace(get=lambda _: ("gloo", None)))
     monkeypatch.setattr(sys.modules[C10D], "_world", world)
-    assert is_rank_of_several() is several
+    assert TorchFramework().is_distributed() is several
 
 
 def test_what_stands_in_the_place_of_torchs_module_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, C10D, SimpleNamespace())  # as some tests do
-    assert not is_rank_of_several()
+    assert not TorchFramework().is_distributed()
 
 
 @pytest.mark.usefixtures("distributed")
