@@ -15,6 +15,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.creation_lines import origin_at
+from pytest_gpuleak.adapters.replaced import replaced
 from pytest_gpuleak.model.findings import Peak, PeakMoment, PeakPart
 
 if TYPE_CHECKING:
@@ -95,11 +96,8 @@ class HeapPeak:
             self.observe()
             found()
 
-        tracemalloc.reset_peak = reset_peak
-        try:
+        with replaced(tracemalloc, "reset_peak", reset_peak):
             yield
-        finally:
-            tracemalloc.reset_peak = found
 
     def observe(self) -> None:
         """Note the peak since the last restart."""
