@@ -37,7 +37,7 @@ class NativeReferences:
     """Ask for hidden referrers, in rounds, the cheap questions first. One instance a search; links go to its graph.
 
     `known` has names of references that only their finder knows, and `links` the references found, by the ids of parent
-    and child. Objects in `hidden` have a referrer that was not found, those in `unexplained` an unexplained reference.
+    and child. Objects in `hidden` have a referrer that was not found.
     Without `_walks` the frameworks alone are asked; `natives` are their objects where an earlier search has listed them,
     since lists of one's own would show the other's as holders.
     """
@@ -56,7 +56,6 @@ class NativeReferences:
         self._counted = Counter([child for _, child in self._cuts])
         self._rounds = 0
         self._heap_walks = MAX_HEAP_WALKS if self._walks else 0
-        self.unexplained = False
         self.links: dict[tuple[int, int], None] = {}
         self._known_rings: tuple[int, list[list[int]]] = -1, []
         self._known = set(self._cuts)
@@ -74,7 +73,6 @@ class NativeReferences:
             self._take_census()
         linked = Counter(child for _, child in self.links)
         hidden = Hidden(graph, nodes, self._counted, self._budget).find(linked, owner_counter(self._frameworks))
-        self.unexplained = bool(hidden.by_reference)
         self.hidden = frozenset(hidden.by_native.keys() | hidden.by_reference.keys())
         links: list[Link] = []
         for natives in self.natives:

@@ -286,29 +286,9 @@ class Search:
             return True
         return self._open <= self._graph.nearest_roots(RANKS, self._open, self._budget).distance.keys()
 
-    @property
-    def objects(self) -> Mapping[int, object]:
-        """Return the objects above the targets that were met, by id."""
-        return self._graph.objects
-
-    @property
-    def expanded(self) -> Collection[int]:
-        """Return the ids of the objects whose referrers were searched."""
-        return self._graph.expanded
-
-    @property
-    def leaves(self) -> Collection[int]:
-        """Return the ids of the objects that are roots themselves, whose referrers need no search."""
-        return self._graph.leaves
-
     def above(self, target: int) -> Collection[int]:
         """Return the ids of the objects met from which a target can be reached, itself included."""
         return self._graph.above([target])
-
-    @property
-    def unexplained(self) -> bool:
-        """Tell whether a met object has a referrer that was not found. Known once C++ has been asked."""
-        return self.native.unexplained
 
     def may_close_rings(self, targets: Sequence[object]) -> bool:
         """Whether a ring through native code may keep one of the targets alive."""

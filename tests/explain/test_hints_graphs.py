@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuleak.explain.hints.order import hint_for
-from tests.support.leaks import CLOSURE, leak
+from tests.support.leaks import CLOSURE, hint_for, leak
 
 pytestmark = pytest.mark.interpreter
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuleak.explain.hints import hooks
-from pytest_gpuleak.explain.hints.order import hint_for
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
-from tests.support.leaks import CLOSURE, leak, trail
+from tests.support.leaks import CLOSURE, hint_for, leak, trail
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding

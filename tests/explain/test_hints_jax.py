@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpuleak.explain.hints import jax
-from pytest_gpuleak.explain.hints.order import MAX_HINT_LENGTH, hint_for
-from tests.support.leaks import leak, trail
+from pytest_gpuleak.explain.hints.order import MAX_HINT_LENGTH
+from tests.support.leaks import hint_for, leak, trail
 
 pytestmark = pytest.mark.interpreter
 

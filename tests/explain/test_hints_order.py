@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pytest_gpuleak.explain.hints as package
-from pytest_gpuleak.explain.hints.order import MAX_HINT_LENGTH, ORDER, hint_for
+from pytest_gpuleak.explain.hints.order import MAX_HINT_LENGTH, ORDER
 from pytest_gpuleak.explain.hints.pattern import Pattern
 from pytest_gpuleak.model.findings import Finding, FindingKind, Holder, HolderKind, PathStep
-from tests.support.leaks import CLOSURE, leak
+from tests.support.leaks import CLOSURE, hint_for, leak
 
 pytestmark = pytest.mark.newest
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuleak.explain.hints import pytest_objects
-from pytest_gpuleak.explain.hints.order import hint_for
-from tests.support.leaks import leak, trail
+from tests.support.leaks import hint_for, leak, trail
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding

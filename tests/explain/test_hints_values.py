@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuleak.explain.hints import values
-from pytest_gpuleak.explain.hints.order import MAX_HINT_LENGTH, hint_for
+from pytest_gpuleak.explain.hints.order import MAX_HINT_LENGTH
 from pytest_gpuleak.model.readings import NOT_EVALUATED
-from tests.support.leaks import CLOSURE, leak, trail
+from tests.support.leaks import CLOSURE, hint_for, leak, trail
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding

@@ -12,9 +12,8 @@ import pytest
 from pytest_gpuleak.explain.edge_to_edit import KEEPS_KEY
 from pytest_gpuleak.explain.edges.way_back import reaches
 from pytest_gpuleak.explain.explain import explain
-from pytest_gpuleak.explain.hints.order import hint_for
 from pytest_gpuleak.model.findings import PathStep
-from tests.support.leaks import leak
+from tests.support.leaks import hint_for, leak
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_gpuleak.explain.hints.order import advice_for
 from pytest_gpuleak.explain.hints.trail import Trail
 from pytest_gpuleak.model.findings import (
     ArrayInfo,
@@ -73,3 +74,9 @@ def trail(finding: Finding) -> Trail:
     """What an inspector is given for a finding."""
     assert finding.holder is not None
     return Trail(finding, finding.holder)
+
+
+def hint_for(finding: Finding) -> str | None:
+    """The hint that the finding gets."""
+    advice = advice_for(finding)
+    return None if advice is None else advice.hint

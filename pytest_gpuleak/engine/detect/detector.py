@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
 
@@ -22,9 +21,6 @@ class Detector(Protocol):
     @property
     def hides_older(self) -> bool:
         """Tell whether `heap.collector` sees few objects: what was born since the freeze point, which may have moved."""
-
-    def watch_collections(self, function: Callable[[str], None]) -> None:
-        """Call a function with ``start`` and ``stop`` around collections that may free what is older than the epoch."""
 
     def stop(self) -> None:
         """Restore the process as it was found. May be called twice."""

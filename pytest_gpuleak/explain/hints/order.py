@@ -116,9 +116,3 @@ def advice_for(finding: Finding, grows_at: int | None = None) -> Advice | None:
         if hint is not None:
             return Advice(code, hint)
     return None
-
-
-def hint_for(finding: Finding) -> str | None:
-    """Return the text of `advice_for`."""
-    advice = advice_for(finding)
-    return None if advice is None else advice.hint
