@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,31 +25,26 @@ class Later(Protocol):
         """Let the findings of an `engine.late.Waiting` wait."""
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class SessionKnowledge:
     """Keep what is known beyond one test. What only a suspect needs is created for the first suspect.
 
-    Args:
-        root: the folder that paths are shown relative to: pytest's rootdir.
+    Attributes:
+        _root: the folder that paths are shown relative to: pytest's rootdir.
         safeguards: keep the check from harming the run.
         worker: the xdist worker's id, or ``main``.
         snapshots: the folder for snapshots of the allocator, if any are written.
         notes_are_read: whether findings that fail nothing are shown or written, so that their holders are searched for.
     """
 
-    def __init__(
-        self,
-        root: str,
-        safeguards: Safeguards,
-        worker: str = "main",
-        snapshots: Path | None = None,
-        *,
-        notes_are_read: bool = True,
-    ) -> None:
-        self._root = root
-        self.safeguards = safeguards
-        self.worker = worker
-        self.snapshots = snapshots
-        self.notes_are_read = notes_are_read
+    _root: str
+    safeguards: Safeguards
+    worker: str = "main"
+    snapshots: Path | None = None
+    _: dataclasses.KW_ONLY
+    notes_are_read: bool = True
+
+    def __post_init__(self) -> None:
         self.in_tests = True
         """Whether tests are checked; else hints do not speak of teardown, fixtures and markers."""
         self.late: Later | None = None

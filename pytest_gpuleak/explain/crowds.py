@@ -66,20 +66,15 @@ def explain_crowd(  # noqa: PLR0913 - those of `explain`
         return _Crowd(targets, ignore, budget, remember, frameworks).explained()
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class _Crowd:
-    def __init__(
-        self,
-        targets: Sequence[object],
-        ignore: Collection[int],
-        budget: Budget,
-        remember: Remember | None,
-        frameworks: Sequence[ReferenceFinder] | None,
-    ) -> None:
-        self._frameworks = frameworks
-        self._targets = targets
-        self._ignore = ignore
-        self._budget = budget
-        self._remember = remember
+    _targets: Sequence[object]
+    _ignore: Collection[int]
+    _budget: Budget
+    _remember: Remember | None
+    _frameworks: Sequence[ReferenceFinder] | None
+
+    def __post_init__(self) -> None:
         self._found: dict[int, Explanation] = {}
         self._wanted: set[int] = set()
         self._untouchable = untouchable_modules()

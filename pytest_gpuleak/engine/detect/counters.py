@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from functools import cache
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.probe_protocol import total_of
@@ -205,10 +204,9 @@ class CounterWatch:
         for key, size in self._after.items():
             device, metric = key
             if metric not in UNRECORDED:
-                before, after = _names_of(metric)
                 counters = found.setdefault(device, {})
-                counters[before] = self._before.get(key, 0)
-                counters[after] = size
+                counters[f"{metric}_before"] = self._before.get(key, 0)
+                counters[f"{metric}_after"] = size
         for device, peak in peaks.items():
             if device in found:
                 found[device]["peak"] = peak
@@ -336,8 +334,3 @@ class CounterWatch:
         self.faults.append(line)
         if failed:
             self.failures.append(f"the counter {line}")
-
-
-@cache
-def _names_of(metric: str) -> tuple[str, str]:
-    return f"{metric}_before", f"{metric}_after"

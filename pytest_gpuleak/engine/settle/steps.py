@@ -81,11 +81,7 @@ class Waits:
     """Wait, doubling, for what other threads free late: less for threads `known` before the test, alone not at all."""
 
     known: frozenset[int] = frozenset()
-
-    @property
-    def collects(self) -> bool:
-        """Return False: memory freed by waiting was no garbage."""
-        return False
+    collects: bool = False
 
     def steps(self) -> Iterator[None]:
         """Wait up to `ALL_WAITS_S` in all, or `KNOWN_THREADS_WAIT_S`."""
@@ -108,11 +104,7 @@ class BoundedStep:
         self._safeguards = safeguards
         self._step = step
         self._what = what
-
-    @property
-    def collects(self) -> bool:
-        """Return whether the bounded step collects."""
-        return self._step.collects
+        self.collects = step.collects
 
     def steps(self) -> Iterator[None]:
         """Take the bounded step's steps within the limit."""
