@@ -30,9 +30,11 @@ def described(found: Finding, how: Judged, knowledge: SessionKnowledge, nodeid: 
     from pytest_gpuleak.explain.annotate import annotate, for_script
 
     why = how.why_not_again
-    told = dataclasses.replace(found, why_unconfirmed=why or None) if found.kind == "unconfirmed" else found
+    if found.kind == "unconfirmed":
+        found = dataclasses.replace(found, why_unconfirmed=found.why_unconfirmed or why or None)
+    told = found
     with knowledge.safeguards.guard(DESCRIBE, nodeid):
-        told = annotate(found, why, knowledge.shorten, how.why_no_line or _why_no_line(found, why))
+        told = annotate(found, knowledge.shorten, how.why_no_line or _why_no_line(found, why))
         if told.hint is not None and not knowledge.in_tests:
             told = dataclasses.replace(told, hint=for_script(told.hint))
     return with_reasons(told, how)

@@ -42,9 +42,7 @@ _WORDS: Final = (
 """What a hint says of tests, and what it says in its place: a notebook has no teardown, fixtures or markers."""
 
 
-def annotate(
-    finding: Finding, why_unconfirmed: str, shorten: Callable[[str], str], why_line_unknown: str = ""
-) -> Finding:
+def annotate(finding: Finding, shorten: Callable[[str], str], why_line_unknown: str = "") -> Finding:
     """Return the finding as it is reported. `why_line_unknown` is told where no line that created an array is known."""
     if finding.kind == "cycle" and finding.holder is None:
         return finding  # it has no place and no line
@@ -56,7 +54,6 @@ def annotate(
         return None if holder is None else _with_place(holder, shorten, created)
 
     grows_at = None if finding.holder is None else finding.holder.deciding
-    why = finding.why_unconfirmed or (why_unconfirmed or None if finding.kind == "unconfirmed" else None)
     replace = dataclasses.replace
     short = functools.partial(_short, shorten=shorten)
     parts = [replace(one, created=short(one.created), holder=placed(one.holder)) for one in finding.contributions]
@@ -66,7 +63,6 @@ def annotate(
         contributions=tuple(parts),
         other_holders=tuple([_with_place(other, shorten) for other in finding.other_holders]),
         tensors=tuple([replace(array, created=short(array.created)) for array in finding.tensors]),
-        why_unconfirmed=why,
     )
     if finding.kind == "cycle" and finding.holder is not None:
         return replace(finding, hint=finding.hint or _hint_for_cycle(finding.holder))

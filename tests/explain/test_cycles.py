@@ -117,7 +117,7 @@ def test_the_largest_are_examined() -> None:
 
 def test_the_line_that_sets_the_attribute_is_told() -> None:
     found = Finding("cycle", False, "cpu", 1, 8, 0, "00", holder=read(Tree.made())[0])
-    told = annotate(found, "", str)
+    told = annotate(found, str)
     assert told.holder is not None
     assert told.hint is not None
     assert "weakref.ref" in told.hint
