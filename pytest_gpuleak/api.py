@@ -15,7 +15,7 @@ from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.run_tracker import RunTracker
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.engine.stages import Unguarded
-from pytest_gpuleak.engine.subject import FunctionSubject
+from pytest_gpuleak.engine.subject import FunctionSubject, Suspect
 from pytest_gpuleak.engine.suspect import SuspectCheck
 from pytest_gpuleak.engine.suspect_evidence import FirstRun
 from pytest_gpuleak.explain.edge_to_edit import edge_to_edit
@@ -192,7 +192,7 @@ def watch(*, peak: bool = False) -> Iterator[Leaks]:
     leaks = Leaks(findings)
     with _tracker() as (tracker, knowledge):
         policy = Policy(host_bytes=sys.maxsize)
-        check = SuspectCheck(tracker, knowledge, FunctionSubject(), policy)
+        check = SuspectCheck(Suspect(tracker, knowledge, FunctionSubject(), policy))
         tracker.begin_run()
         try:
             if peak:
@@ -249,7 +249,7 @@ def assert_no_leak(
         confirm=repeat,
     )
     with _tracker() as (tracker, knowledge):
-        check = SuspectCheck(tracker, knowledge, FunctionSubject(function), policy)
+        check = SuspectCheck(Suspect(tracker, knowledge, FunctionSubject(function), policy))
         tracker.begin_run()
         function()
         failed = [found for found in _check(tracker, check, policy) if found.failed]

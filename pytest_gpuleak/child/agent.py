@@ -150,11 +150,12 @@ class Agent:
         """Return the findings, and what went wrong."""
         try:  # what is imported may not be there: the process may have another root, or another user
             from pytest_gpuleak.child.subject import ElsewhereSubject
+            from pytest_gpuleak.engine.subject import Suspect
             from pytest_gpuleak.engine.suspect import SuspectCheck
             from pytest_gpuleak.engine.suspect_evidence import FirstRun
 
             subject = ElsewhereSubject(self, test["nodeid"], test["seq"])
-            check = SuspectCheck(self._tracker, self._knowledge, subject, self._policy)
+            check = SuspectCheck(Suspect(self._tracker, self._knowledge, subject, self._policy))
             return check.check(FirstRun(arrays, growth, seen=paused.close)), ""
         except Exception as error:  # noqa: BLE001 - the run is told; the next test is checked
             return (), f"{type(error).__name__}: {error}"[:300].rstrip(": ")

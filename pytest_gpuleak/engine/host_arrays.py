@@ -23,49 +23,31 @@ from pytest_gpuleak.engine.survivors import Survivors
 from pytest_gpuleak.heap.collector import PausedCollector, collect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-    from pytest_gpuleak.engine.run_tracker import RunTracker
-    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
-    from pytest_gpuleak.engine.stages import Guard, Stage
-    from pytest_gpuleak.engine.subject import Subject
+    from pytest_gpuleak.engine.subject import Suspect
     from pytest_gpuleak.explain.untracked_arrays import ArrayWalk, HeapArrays
     from pytest_gpuleak.model.findings import Finding, Origin
-    from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
 
 
 class HostArrays:
-    """Collect what each run of a suspect added to the heap, and the arrays behind it.
+    """Collect what each run of a suspect added to the heap, and the arrays behind it."""
 
-    `guard` gives the context for a stage that the verdict can do without.
-    """
-
-    def __init__(
-        self,
-        tracker: RunTracker,
-        knowledge: SessionKnowledge,
-        subject: Subject,
-        policy: Policy,
-        guard: Callable[[Stage], Guard],
-    ) -> None:
-        self._tracker = tracker
-        self._knowledge = knowledge
-        self._subject = subject
-        self._policy = policy
-        self._guard = guard
+    def __init__(self, suspect: Suspect) -> None:
+        self._suspect = suspect
         self._grown: list[int] = []
         self._added: list[bool] = []
         self._before: ArrayWalk | None = None  # when the recorded run began
         self._recorded = False
         self._last: ArrayWalk | None = None
         self._cut = False
-        self._lines = TracedLines(knowledge.is_user_file)
+        self._lines = TracedLines(suspect.knowledge.is_user_file)
         self._origins: dict[int, Origin] = {}
         self._born: set[int] = set()
         self._growth: Growth | None = None
         self._runs = UntrackedRuns()
-        self.watched = policy.array_bytes if policy.host and may_have_untracked_arrays() else None
+        self.watched = suspect.policy.array_bytes if suspect.policy.host and may_have_untracked_arrays() else None
         """Growth of the heap in a run, in bytes, above which its arrays may be looked for; None: they are not."""
 
     def add_run(self, unexplained: int, growth: Growth) -> bool:
@@ -75,17 +57,17 @@ class HostArrays:
         """
         if self.watched is None:
             return False
-        added = self._tracker.has_added_arrays
+        added = self._suspect.tracker.has_added_arrays
         # What programs take is an estimate, in which such arrays would be lost.
         self._grown.append(unexplained + growth.compiled if added else unexplained)
         self._added.append(added is not False)
         if self._growth is None:
             self._growth = growth
-            if self.suspected and self._tracker.detector.sees_only_young:
-                with self._guard(EXPLAIN):
+            if self.suspected and self._suspect.tracker.detector.sees_only_young:
+                with self._suspect.guard(EXPLAIN):
                     self._born = self._arrays().of_young()
         if self._before is not None:
-            with self._guard(EXPLAIN):
+            with self._suspect.guard(EXPLAIN):
                 self._compare(self._before.sizes)
             self._before = None
         return self.suspected
@@ -93,7 +75,7 @@ class HostArrays:
     @property
     def floor(self) -> int:
         """The bytes that each run must add: fewer where each run left more arrays than there were, or may have."""
-        return self._policy.array_bytes if all(self._added) else self._policy.retained_bytes
+        return self._suspect.policy.array_bytes if all(self._added) else self._suspect.policy.retained_bytes
 
     @property
     def suspected(self) -> bool:
@@ -108,7 +90,7 @@ class HostArrays:
         """
         if self._recorded or self._cut or len(self._grown) < 2 or not self.suspected:
             return False
-        with self._guard(EXPLAIN):
+        with self._suspect.guard(EXPLAIN):
             walk = self._walk(collected=True)
             if walk is not None and sum(walk.sizes.values()) > len(self._grown) * self.floor:
                 self._before = walk
@@ -130,13 +112,13 @@ class HostArrays:
         """Begin the record again, without tracing: the re-run failed under it."""
         if self._before is not None:
             self._lines.stop()
-            with self._guard(EXPLAIN):
+            with self._suspect.guard(EXPLAIN):
                 self._before = self._walk(collected=True)
 
     def note_lines(self) -> None:
         """Note the creating lines of the recorded re-run, and stop tracing it: traced walks take seconds."""
         if self._before is not None:
-            with self._guard(EXPLAIN), self._tracker.detector.whole_heap():
+            with self._suspect.guard(EXPLAIN), self._suspect.tracker.detector.whole_heap():
                 self._origins = self._lines.of_new(self._arrays(), self._before.sizes)
         self._lines.stop()
 
@@ -153,14 +135,14 @@ class HostArrays:
         `compiled` bytes of the first run's growth are its programs'.
         """
         if self._growth is not None and not self._cut and self._may_be_residue(confirmed=confirmed):
-            strict = self._policy.confirm == 0 or self._subject.counts_running_frames
+            strict = self._suspect.policy.confirm == 0 or self._suspect.subject.counts_running_frames
             # The modules of numba or LLVM take twice what most do.
-            least = self.floor if strict else max(self._policy.retained_bytes, self._growth.imported)
+            least = self.floor if strict else max(self._suspect.policy.retained_bytes, self._growth.imported)
             grown = self._grown[0] - compiled
-            if grown >= least and (strict or self._added[0] or grown >= self._policy.host_bytes):
-                with self._guard(EXPLAIN):
+            if grown >= least and (strict or self._added[0] or grown >= self._suspect.policy.host_bytes):
+                with self._suspect.guard(EXPLAIN):
                     self._find_residue(compiled, least, confirmed=confirmed)
-        self._knowledge.walk = self._last or self._knowledge.walk
+        self._suspect.knowledge.walk = self._last or self._suspect.knowledge.walk
 
     def _may_be_residue(self, *, confirmed: bool) -> bool:
         """Tell whether only the first run may have left arrays; a recorded run may have replaced what it left."""
@@ -172,22 +154,26 @@ class HostArrays:
     def judge(self) -> tuple[Finding, ...]:
         """Return the findings on the arrays found, or a note if a walk for them was cut."""
         if self._cut:
-            return judge_cut(self._grown, self._policy.host[0])
-        return judge_untracked(self._runs, self._policy, frames_count=self._subject.counts_running_frames)
+            return judge_cut(self._grown, self._suspect.policy.host[0])
+        return judge_untracked(
+            self._runs, self._suspect.policy, frames_count=self._suspect.subject.counts_running_frames
+        )
 
     @property
     def bytes_per_run(self) -> int:
         """Bytes of the heap's growth in each run that the arrays explain."""
-        return added_by_record(self._runs, self._policy, frames_count=self._subject.counts_running_frames)[1]
+        return added_by_record(
+            self._runs, self._suspect.policy, frames_count=self._suspect.subject.counts_running_frames
+        )[1]
 
     def _arrays(self) -> HeapArrays:
         from pytest_gpuleak.explain.untracked_arrays import HeapArrays
 
-        return HeapArrays(array_types(self._tracker.frameworks.arrays))
+        return HeapArrays(array_types(self._suspect.tracker.frameworks.arrays))
 
     def _walk(self, *, collected: bool = False) -> ArrayWalk | None:
         """Walk over the heap, which is collected before if `collected`."""
-        with self._tracker.detector.whole_heap():
+        with self._suspect.tracker.detector.whole_heap():
             if collected:
                 collect(2)
             with PausedCollector():
@@ -201,7 +187,7 @@ class HostArrays:
 
     def _compare(self, before: Mapping[int, int]) -> None:
         """Note the arrays that are new since the record began, and the memory that has gone."""
-        with self._tracker.detector.whole_heap():
+        with self._suspect.tracker.detector.whole_heap():
             collect(2)
             with PausedCollector():
                 heap = self._arrays()
@@ -216,14 +202,14 @@ class HostArrays:
     def _find_residue(self, compiled: int, least: int, *, confirmed: bool) -> None:
         """Choose among all arrays those that explain the first run's growth, and find out who holds them."""
         assert self._growth is not None
-        earlier = self._knowledge.walk
-        known = self._tracker.known_arrays() | (earlier.alive() if earlier is not None else {})
+        earlier = self._suspect.knowledge.walk
+        known = self._suspect.tracker.known_arrays() | (earlier.alive() if earlier is not None else {})
         residue = Residue(self._grown[0], compiled, known, self._born)
         walk = self._walk()
         if walk is None or residue.new_bytes(walk.sizes) < least:
             return
-        with self._tracker.detector.whole_heap():
-            counters = self._tracker.counters
+        with self._suspect.tracker.detector.whole_heap():
+            counters = self._suspect.tracker.counters
             before = counters.end().host
             collect(2)
             # Garbage of both runs went with it, of which the re-run's is no part of what the first one has added.
@@ -238,7 +224,7 @@ class HostArrays:
                 )
                 self._explain(chosen, heap)
                 chosen.clear()
-        is_user_file = self._knowledge.is_user_file
+        is_user_file = self._suspect.knowledge.is_user_file
         files = {one.holder.file for one in self._runs.survivors if one.holder is not None and one.holder.file}
         self._runs.libraries = frozenset(file for file in files if not is_user_file(file))
 
@@ -247,10 +233,10 @@ class HostArrays:
         from pytest_gpuleak.explain.untracked_arrays import explain_arrays
 
         readings = {id(array): one for array in arrays if (one := heap.read(array)) is not None}
-        shared = starts_of_memory(self._tracker.frameworks.arrays) if readings else []
+        shared = starts_of_memory(self._suspect.tracker.frameworks.arrays) if readings else []
         mine = [array for array in arrays if id(array) in readings and not has_any(heap.reader.memory(array), shared)]
         arrays[:] = sorted(mine, key=lambda array: -readings[id(array)].storage_bytes)
         mine.clear()
-        why = explain_arrays(arrays, (id(mine),), self._tracker.frameworks.reference_finders())
+        why = explain_arrays(arrays, (id(mine),), self._suspect.tracker.frameworks.reference_finders())
         found = ((readings[identity], explanation) for identity, explanation in why.items())
         self._runs.survivors = Survivors.of_run(int(self._runs.grows), found, self._origins).all()

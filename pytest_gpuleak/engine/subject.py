@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.protocol import SettleStep
     from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
+    from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+    from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.policy import Policy
 
     FindingsSoFar = Callable[[str], tuple[Finding, ...]]
     """Returns what is known of the leaks, given why the check ends early."""
@@ -93,6 +97,20 @@ class FunctionSubject(Subject):
             with tracing:
                 self._function()
         return RerunResult(passed=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Suspect:
+    """A subject that is checked: what its runs are tracked by, what is known beside them, and what they are judged by."""
+
+    tracker: RunTracker
+    knowledge: SessionKnowledge
+    subject: Subject
+    policy: Policy
+
+    def guard(self, stage: Stage) -> Guard:
+        """Return the context for a stage of its check."""
+        return self.knowledge.safeguards.guard(stage, self.subject.nodeid)
 
 
 @dataclasses.dataclass(frozen=True)

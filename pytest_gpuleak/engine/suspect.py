@@ -24,13 +24,9 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.protocol import OriginLog
     from pytest_gpuleak.engine.judge.replacements import Comparison
-    from pytest_gpuleak.engine.run_tracker import RunTracker
-    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
-    from pytest_gpuleak.engine.stages import Guard, Stage
-    from pytest_gpuleak.engine.subject import Subject
+    from pytest_gpuleak.engine.subject import Suspect
     from pytest_gpuleak.engine.suspect_evidence import FirstRun
     from pytest_gpuleak.model.findings import Finding
-    from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
 
 _NOT_TRACED: Final = "lines are recorded only for what fails"
@@ -40,18 +36,8 @@ _NOT_TRACED: Final = "lines are recorded only for what fails"
 class SuspectCheck:
     """Check one subject that has left arrays, memory or processes behind."""
 
-    def __init__(
-        self,
-        tracker: RunTracker,
-        knowledge: SessionKnowledge,
-        subject: Subject,
-        policy: Policy,
-        runner: Runner | None = None,
-    ) -> None:
-        self._tracker = tracker
-        self._knowledge = knowledge
-        self._subject = subject
-        self._policy = policy
+    def __init__(self, suspect: Suspect, runner: Runner | None = None) -> None:
+        self._suspect = suspect
         self._runner = Runner() if runner is None else runner
         self._step = ""
         self._why = ""
@@ -60,22 +46,22 @@ class SuspectCheck:
 
     def check(self, first: FirstRun) -> tuple[Finding, ...]:
         """Return the findings. A stage that fails is left out; the following stages work with what is known."""
-        self._evidence = evidence = SuspectEvidence(self._tracker, self._knowledge, self._subject, self._policy, first)
+        self._evidence = evidence = SuspectEvidence(self._suspect, first)
         self._runs, self._holders = evidence.runs, evidence.holders
         suspected = False
-        with self._guard(READ):  # 1, 3
+        with self._suspect.guard(READ):  # 1, 3
             suspected = self._end_first_run(first)
         first.arrays.clear()  # an error may have kept the references
         if first.seen is not None:
             first.seen()
-        with self._guard(COUNTERS):
+        with self._suspect.guard(COUNTERS):
             evidence.programs.end_first_run()
         with contextlib.ExitStack() as until_judged:
             if suspected or evidence.suspects_beside():  # 2
-                with self._guard(CONFIRM) as stage:
+                with self._suspect.guard(CONFIRM) as stage:
                     self._why = self._why_not_again()  # 4
                     if not self._why:
-                        until_judged.enter_context(self._subject.confirming())
+                        until_judged.enter_context(self._suspect.subject.confirming())
                         self._why = self._confirm()  # 5 to 10
                 if stage.fault:
                     self._why = f"the check failed while the test ran again: {stage.fault}"
@@ -94,7 +80,7 @@ class SuspectCheck:
             if not (runs.suspects() or evidence.suspects_beside()):
                 self._step = "2 settled"
                 return ""
-        wanted, added = self._policy.confirm, 0
+        wanted, added = self._suspect.policy.confirm, 0
         while wanted:
             wanted -= 1
             why = self._run_again()  # 5
@@ -124,10 +110,10 @@ class SuspectCheck:
         Without an epoch it cannot, and what threads, hooks or a policy for cycles decide on takes all settle steps.
         """
         return (
-            self._tracker.detector.sees_only_young
-            and not self._tracker.threaded
-            and self._policy.cycles != "fail"
-            and not self._subject.settle_steps()
+            self._suspect.tracker.detector.sees_only_young
+            and not self._suspect.tracker.threaded
+            and self._suspect.policy.cycles != "fail"
+            and not self._suspect.subject.settle_steps()
         )
 
     def _compare(self) -> Comparison:
@@ -140,15 +126,19 @@ class SuspectCheck:
 
     def _note_kept(self) -> None:
         if self._runner.item is not None:
-            with self._guard(RECOGNISE):
-                self._runs.note_kept(find_kept_by_runner(self._runs, self._tracker, self._runner.item))
+            with self._suspect.guard(RECOGNISE):
+                self._runs.note_kept(find_kept_by_runner(self._runs, self._suspect.tracker, self._runner.item))
 
     def _name_living(self, *, of_last: bool = False) -> None:
         """Name what was left, or what the last run left, while it can be told from older objects, as far as a walk can."""
-        self._holders.name(self._runs.suspects(of_last=of_last), self._subject.fixtures())
+        self._holders.name(self._runs.suspects(of_last=of_last), self._suspect.subject.fixtures())
 
     def _settle(self) -> None:
-        safeguards, tracker, users = self._knowledge.safeguards, self._tracker, self._subject.settle_steps()
+        safeguards, tracker, users = (
+            self._suspect.knowledge.safeguards,
+            self._suspect.tracker,
+            self._suspect.subject.settle_steps(),
+        )
         self._runs.settle(settle_steps_of(safeguards, tracker.frameworks, users, tracker.threads, self._may_be_garbage))
         self._runs.forget_shared_dead()
 
@@ -159,17 +149,17 @@ class SuspectCheck:
             return False
         if self._evidence.suspects_beside():
             return True
-        older = runs.others(self._knowledge.older(self._tracker).all())
-        return not self._holders.are_held(runs.suspects(), self._subject.fixtures(), older)
+        older = runs.others(self._suspect.knowledge.older(self._suspect.tracker).all())
+        return not self._holders.are_held(runs.suspects(), self._suspect.subject.fixtures(), older)
 
     def _run_for_lines(self, *, recorded: bool = False) -> None:
         """Run once more, traced for the lines that make what fails; `recorded`, for what it adds to the host's memory."""
         fails = self._evidence.processes.grows or any(one.failed for one in self._evidence.judge()[0])
-        fails = fails and self._policy.allowed is None
+        fails = fails and self._suspect.policy.allowed is None
         self._why_no_lines = "" if fails or recorded else _NOT_TRACED  # what is recorded may fail once that is read
         if not recorded and not fails:
             return
-        if fails and self._knowledge.late is not None:
+        if fails and self._suspect.knowledge.late is not None:
             self._holders.reach_up()  # now: the next epoch hides these arrays, and to find them would walk the heap
         self._has_lines = True
         with self._evidence.recording():
@@ -187,14 +177,14 @@ class SuspectCheck:
 
     def _run_again(self, logs: list[OriginLog] | None = None, *, traced: bool = False) -> str:
         """Run the subject again, and take what it leaves; return what happened instead of passing."""
-        runs, tracker, evidence = self._runs, self._tracker, self._evidence
+        runs, tracker, evidence = self._runs, self._suspect.tracker, self._evidence
         evidence.expect_run()
-        runs.begin_run(self._knowledge.older(tracker).all(), traced=traced)
+        runs.begin_run(self._suspect.knowledge.older(tracker).all(), traced=traced)
         with runs.marking(), tracker.frameworks.in_place():
             tracker.begin_run(same_epoch=True)
             tracing = contextlib.nullcontext() if logs is None else self._traced(logs)
-            result = self._subject.run_again(tracing, self._findings_by_size, self._decided_by_setup)
-        self._subject.release()
+            result = self._suspect.subject.run_again(tracing, self._findings_by_size, self._decided_by_setup)
+        self._suspect.subject.release()
         if self._runner.check_fixtures is not None:
             self._runner.check_fixtures(tracker.take_released())
         if not result.passed:
@@ -204,16 +194,16 @@ class SuspectCheck:
             return ""
         growth = evidence.take_run(traced=traced)
         arrays = tracker.left_arrays()
-        with self._guard(READ):
+        with self._suspect.guard(READ):
             evidence.note_borrowed(arrays)
-            runs.end_run(arrays, is_user_file=self._knowledge.is_user_file)
+            runs.end_run(arrays, is_user_file=self._suspect.knowledge.is_user_file)
         arrays.clear()
         self._count(growth)
         return ""
 
     def _decided_by_setup(self) -> bool:
         """Tell whether the re-run's setup has let all arrays go, and they are all that was left: nothing adds up then."""
-        with self._guard(CONFIRM):
+        with self._suspect.guard(CONFIRM):
             self._runs.poll("count")
             self._freed_by_setup = (
                 self._runs.count == 1
@@ -230,19 +220,21 @@ class SuspectCheck:
         """Let every imported framework note the lines that create storages; one log per framework goes to `logs`."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._evidence.processes.noting_starts())
-            for framework in self._tracker.guarded_arrays:
+            for framework in self._suspect.tracker.guarded_arrays:
                 if framework.array_type() is not None:
-                    logs.append(stack.enter_context(framework.trace_origins(self._knowledge.is_user_file)))
+                    logs.append(stack.enter_context(framework.trace_origins(self._suspect.knowledge.is_user_file)))
             yield
 
     def _end_first_run(self, first: FirstRun) -> bool:
-        evidence, runs, tracker = self._evidence, self._runs, self._tracker
+        evidence, runs, tracker = self._evidence, self._runs, self._suspect.tracker
         arrays, garbage = first.arrays, first.garbage
         if garbage is None:
             readings = read_arrays(arrays, tracker.guarded_arrays)
-            evidence.rings = read_rings(arrays, readings, self._knowledge, self._subject.nodeid, self._policy)
+            evidence.rings = read_rings(
+                arrays, readings, self._suspect.knowledge, self._suspect.subject.nodeid, self._suspect.policy
+            )
         evidence.note_borrowed(arrays)
-        runs.end_run(arrays, CHEAP_STEPS if garbage is None else (), is_user_file=self._knowledge.is_user_file)
+        runs.end_run(arrays, CHEAP_STEPS if garbage is None else (), is_user_file=self._suspect.knowledge.is_user_file)
         if tracker.detector.sees_only_young and not tracker.threaded:
             self._note_kept()
         suspected = self._count(first.growth)
@@ -255,20 +247,22 @@ class SuspectCheck:
     def _count(self, growth: Growth) -> bool:
         """Take what a run has added to the counters; return whether anything is suspected."""
         suspected = False
-        with self._guard(COUNTERS):
+        with self._suspect.guard(COUNTERS):
             suspected = self._evidence.count(growth)
         suspected |= bool(self._runs.suspects())  # now with the arrays that the counters have told of
         if suspected:
-            self._tracker.ownership.disown({left.held.reading.identity for left in self._runs.living()})
+            self._suspect.tracker.ownership.disown({left.held.reading.identity for left in self._runs.living()})
         return suspected
 
     def _why_not_again(self) -> str:
-        return "no re-run was asked for" if self._policy.confirm == 0 else self._subject.why_not_again()
+        return "no re-run was asked for" if self._suspect.policy.confirm == 0 else self._suspect.subject.why_not_again()
 
     def _findings_by_size(self, why: str) -> tuple[Finding, ...]:
         of_arrays, _ = self._evidence.judge(why)
         how = dataclasses.replace(self._how(), why_not_again=why)
-        return tuple(described(found, how, self._knowledge, self._subject.nodeid) for found in of_arrays)
+        return tuple(
+            described(found, how, self._suspect.knowledge, self._suspect.subject.nodeid) for found in of_arrays
+        )
 
     def _conclude(self) -> tuple[Finding, ...]:
         """Judge, and describe the findings."""
@@ -277,34 +271,36 @@ class SuspectCheck:
         evidence.finish(confirmed=not why)
         if any(found.failed for found in of_arrays):
             evidence.find_lenders()
-        with self._guard(ACCOUNT):
+        with self._suspect.guard(ACCOUNT):
             extra = compare(self._runs.evidence()).extra
-            self._holders.note_leftovers(self._subject.nodeid, extra)
-        with self._guard(PROCESSES):
-            evidence.processes.explain(self._guard)
+            self._holders.note_leftovers(self._suspect.subject.nodeid, extra)
+        with self._suspect.guard(PROCESSES):
+            evidence.processes.explain()
         of_arrays, beside = evidence.judge(why)
-        how, nodeid = self._how(), self._subject.nodeid
+        how, nodeid = self._how(), self._suspect.subject.nodeid
         told = [
-            dataclasses.replace(described(found, how, self._knowledge, nodeid), provisional=waits)
+            dataclasses.replace(described(found, how, self._suspect.knowledge, nodeid), provisional=waits)
             for found, waits in (*((one, self._holders.waits) for one in of_arrays), *((one, False) for one in beside))
         ]
-        if self._holders.waits and self._knowledge.late is not None:
+        if self._holders.waits and self._suspect.knowledge.late is not None:
             evidence.close()
-            waiting = Waiting(nodeid, self._policy, how, tuple(told), len(of_arrays), self._holders, evidence.of_arrays)
-            self._knowledge.late.take(waiting)
+            waiting = Waiting(
+                nodeid, self._suspect.policy, how, tuple(told), len(of_arrays), self._holders, evidence.of_arrays
+            )
+            self._suspect.knowledge.late.take(waiting)
         return tuple(told)
 
     def _named(self) -> tuple[Finding, ...]:
         """Return the findings on arrays. Their holders are named at once where the verdict depends on them, else later."""
         evidence, why = self._evidence, self._why
         of_arrays, _ = evidence.judge(why)
-        if any(found.bytes >= self._policy.retained_bytes for found in of_arrays):
+        if any(found.bytes >= self._suspect.policy.retained_bytes for found in of_arrays):
             self._name_living()
         if self._holder_decides(of_arrays) and not self._runs.settled:
             self._settle()
             of_arrays, _ = evidence.judge(why)
         if self._holder_decides(of_arrays):
-            with self._knowledge.safeguards.searching(self._subject.nodeid):
+            with self._suspect.knowledge.safeguards.searching(self._suspect.subject.nodeid):
                 self._holders.search()
             of_arrays, _ = evidence.judge(why)
             if any(found.failed for found in of_arrays) and not (why or self._has_lines or self._freed_by_setup):
@@ -325,13 +321,13 @@ class SuspectCheck:
         """Tell whether the verdict depends on who holds it: on what does not grow and is large enough to fail."""
         if not self._runs.living() or self._holders.searched:
             return False
-        if self._knowledge.late is None:
+        if self._suspect.knowledge.late is None:
             return bool(of_arrays)
         decides = any(found.failed and found.kind != "growing" for found in of_arrays)
         return decides and not any(found.failed and found.kind == "growing" for found in of_arrays)
 
     def _is_named(self, of_arrays: Sequence[Finding]) -> bool:
-        return self._knowledge.notes_are_read or any(found.failed for found in of_arrays)
+        return self._suspect.knowledge.notes_are_read or any(found.failed for found in of_arrays)
 
     def _how(self) -> Judged:
         names = {"count": "reference count", "collection": "a collection", "settled": "the settling"}
@@ -345,6 +341,3 @@ class SuspectCheck:
             why_no_line=no_lines,
             search_cut=self._holders.search_cut,
         )
-
-    def _guard(self, stage: Stage) -> Guard:
-        return self._knowledge.safeguards.guard(stage, self._subject.nodeid)

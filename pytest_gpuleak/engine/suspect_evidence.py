@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.engine.confirm.counter_evidence import CounterEvidence
@@ -23,13 +24,9 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
     from pytest_gpuleak.engine.garbage_check import Garbage
-    from pytest_gpuleak.engine.run_tracker import RunTracker
-    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
-    from pytest_gpuleak.engine.stages import Guard, Stage
-    from pytest_gpuleak.engine.subject import Subject
+    from pytest_gpuleak.engine.subject import Suspect
     from pytest_gpuleak.model.evidence import Evidence
     from pytest_gpuleak.model.findings import Finding, Holder
-    from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
 
 
@@ -50,37 +47,25 @@ class FirstRun:
 class SuspectEvidence:
     """What the runs of one subject have left and added, kind by kind."""
 
-    def __init__(
-        self,
-        tracker: RunTracker,
-        knowledge: SessionKnowledge,
-        subject: Subject,
-        policy: Policy,
-        first: FirstRun,
-    ) -> None:
-        safeguards, nodeid = knowledge.safeguards, subject.nodeid
-
-        def guard(stage: Stage) -> Guard:
-            return safeguards.guard(stage, nodeid)  # what waits must not refer to the test
-
-        self._guard = guard
-        self._tracker = tracker
-        self._knowledge = knowledge
-        self._policy = policy
+    def __init__(self, suspect: Suspect, first: FirstRun) -> None:
+        tracker, knowledge = suspect.tracker, suspect.knowledge
+        # What waits must not refer to the test.
+        guard = functools.partial(knowledge.safeguards.guard, nodeid=suspect.subject.nodeid)
+        self._suspect = suspect
         self._up = frozenset(f"fixture {setup.place.name!r}" for setup in tracker.ownership.active)
         self.rings: Mapping[int, Holder] = {} if first.garbage is None else first.garbage.rings
         """Rings of garbage, by the id of their array."""
         self.runs = Runs(tracker, guard, () if first.garbage is None else first.garbage.freed)
         self.holders = Holders(tracker, knowledge, self.runs, guard)
-        self.counters = CounterEvidence(tracker, knowledge, subject, policy, self.runs)
-        self.programs = ProgramEvidence(tracker, knowledge)
-        self.untracked = HostArrays(tracker, knowledge, subject, policy, guard)
+        self.counters = CounterEvidence(suspect, self.runs)
+        self.programs = ProgramEvidence(suspect)
+        self.untracked = HostArrays(suspect)
         self.counters.watched_growth = self.untracked.watched
-        self.lenders = Lenders(tracker, knowledge, guard)
-        self.files = OpenFiles(tracker, policy)
-        self.processes = ProcessEvidence(tracker, policy, first.processes, knowledge.is_user_file)
+        self.lenders = Lenders(suspect)
+        self.files = OpenFiles(suspect)
+        self.processes = ProcessEvidence(suspect, first.processes)
         self._others = (self.processes, self.programs, self.files)
-        self._frames_count = subject.counts_running_frames
+        self._frames_count = suspect.subject.counts_running_frames
         self._let_go: dict[str, int] | None = None
         self._closed: Evidence | None = None
 
@@ -92,13 +77,13 @@ class SuspectEvidence:
     def take_run(self, *, traced: bool) -> Growth:
         """Take what a re-run has left beside arrays; return what it has added to the counters."""
         self.untracked.note_lines()
-        growth = self._tracker.counters.end()
+        growth = self._suspect.tracker.counters.end()
         self.processes.add_run(traced=traced)
         with self.runs.marking():  # its collection frees garbage of the runs
             collected = self.programs.add_run()
         if collected:
-            growth = growth.lowest(self._tracker.counters.end())
-        with self._guard(EXPLAIN):
+            growth = growth.lowest(self._suspect.tracker.counters.end())
+        with self._suspect.guard(EXPLAIN):
             self.files.add_run()
         return growth._replace(compiled=self.programs.last_run_bytes)
 
@@ -157,7 +142,7 @@ class SuspectEvidence:
             evidence = dataclasses.replace(self._closed, survivors=self.runs.survivors.all(), graphs=graphs)
         else:
             if self._let_go is None or self.runs.settled:
-                self._let_go = self._knowledge.older(self._tracker).let_go(self.runs.of_reruns())
+                self._let_go = self._suspect.knowledge.older(self._suspect.tracker).let_go(self.runs.of_reruns())
             evidence = self.runs.evidence(graphs=graphs, let_go=self._let_go, up=self._up)
         return supplemented(evidence, self.rings, self.lenders.holders, frames_count=self._frames_count)
 
@@ -167,20 +152,20 @@ class SuspectEvidence:
         Returns the findings on arrays, and the others.
         """
         found: tuple[Finding, ...] | None = None
-        with self._guard(VERDICT):
-            found = judge(self.of_arrays(), self._policy)
+        with self._suspect.guard(VERDICT):
+            found = judge(self.of_arrays(), self._suspect.policy)
         if found is None:
             # Without a comparison of the runs, the first run alone is judged.
             self.runs.forget_reruns()
-            with self._guard(READ):
-                found = judge(self.of_arrays(), self._policy)
+            with self._suspect.guard(READ):
+                found = judge(self.of_arrays(), self._suspect.policy)
         found = found or ()
         if not self.counters.explained and not self.holders.graphs:
             self.holders.count_graphs()  # the counters see what graphs retain
         beside: tuple[Finding, ...] = ()
-        with self._guard(COUNTERS):
+        with self._suspect.guard(COUNTERS):
             beside = self._judge_counters(self.of_arrays())
-        with self._guard(PROCESSES):
+        with self._suspect.guard(PROCESSES):
             beside = (*self.processes.judge(why), *beside)
         # What keeps more arrays or tracers with each run keeps their programs too.
         if not any(one.bytes_per_run or one.kind == "tracer" for one in (*found, *beside)):

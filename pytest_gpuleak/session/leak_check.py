@@ -290,14 +290,14 @@ class LeakCheck:
     ) -> tuple[Finding, ...]:
         item, attempt = ended.item, ended.attempt
         self._own_modules.keep()
-        from pytest_gpuleak.engine.subject import Runner
+        from pytest_gpuleak.engine.subject import Runner, Suspect
         from pytest_gpuleak.engine.suspect import SuspectCheck
         from pytest_gpuleak.engine.suspect_evidence import FirstRun
 
         subject = self._subject(ended)
         self.late.prepare(at_once=self.baseline is not None and not self.baseline.lists(item.nodeid))
         runner = Runner(item, self._check_fixtures)
-        check = SuspectCheck(self.tracker, self.knowledge, subject, attempt.policy, runner)
+        check = SuspectCheck(Suspect(self.tracker, self.knowledge, subject, attempt.policy), runner)
         began = perf_counter()
         try:
             findings = check.check(FirstRun(arrays, growth, processes, garbage, ended.seen))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -121,7 +122,7 @@ class Storages:
 @pytest.mark.parametrize(("metric", "room"), [("reserved", {}), ("requested", {"cuda:0": 511})])
 def test_the_rest_of_an_arrays_own_block_is_no_room_for_another_tests_array(metric: str, room: dict[str, int]) -> None:
     evidence: Any = object.__new__(CounterEvidence)
-    evidence._policy = Policy()
+    evidence._suspect = SimpleNamespace(policy=Policy())
     (run,) = device_runs(1024, metric=metric)
     evidence._left = Storages(*survivors("cuda:0", 0, size=513))
     assert evidence._room(run.growth) == room

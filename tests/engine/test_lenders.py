@@ -25,10 +25,9 @@ def test_memory_is_borrowed_of_an_array_that_the_run_may_have_made(
         return []
 
     monkeypatch.setattr(lenders, "memory_of_arrays", note)
-    tracker: Any = SimpleNamespace(may_have_added_arrays=may_have_added, frameworks=SimpleNamespace(arrays=[]))
-    knowledge: Any = None
-    unguarded: Any = nullcontext
-    Lenders(tracker, knowledge, unguarded).note_borrowed(["weight"])
+    tracker = SimpleNamespace(may_have_added_arrays=may_have_added, frameworks=SimpleNamespace(arrays=[]))
+    suspect: Any = SimpleNamespace(tracker=tracker, guard=nullcontext)
+    Lenders(suspect).note_borrowed(["weight"])
     assert asked == ([["weight"]] if may_have_added else [])
 
 
@@ -36,13 +35,11 @@ def test_so_many_searches_are_made_in_a_session(monkeypatch: pytest.MonkeyPatch)
     """Each walks the heap, and lenders are told beside the holder: they change no verdict."""
     searched: list[object] = []
     monkeypatch.setattr(Lenders, "_search", lambda _, places: searched.append(places))
-    knowledge: Any = SimpleNamespace(lender_searches=0)
-    tracker: Any = None
-    unguarded: Any = lambda _: nullcontext()  # noqa: E731 - of the stage
+    suspect: Any = SimpleNamespace(knowledge=SimpleNamespace(lender_searches=0), guard=nullcontext)
     reading = SimpleNamespace(storage=7)
     evidence: Any = SimpleNamespace(survivors=[SimpleNamespace(reading=reading)])
     for _ in range(MOST_LENDER_SEARCHES + 3):
-        one = Lenders(tracker, knowledge, unguarded)
+        one = Lenders(suspect)
         one.find(evidence)  # borrows nothing
         one._borrowed[100] = 7
         one.find(evidence)

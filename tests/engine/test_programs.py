@@ -10,6 +10,8 @@ from pytest_gpuleak.engine.confirm.program_evidence import ProgramEvidence
 from pytest_gpuleak.engine.limits import PROGRAM_BYTES
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.engine.stages import Unguarded
+from pytest_gpuleak.engine.subject import FunctionSubject, Suspect
+from pytest_gpuleak.model.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +29,7 @@ class Evidence:
         tracker: Any = types.SimpleNamespace(frameworks=frameworks, detector=detector)
         self.garbage: list[str] = []
         self.collected = 0
-        self.evidence = ProgramEvidence(tracker, self.knowledge)
+        self.evidence = ProgramEvidence(Suspect(tracker, self.knowledge, FunctionSubject(), Policy()))
 
     @contextlib.contextmanager
     def _whole_heap(self) -> Iterator[None]:

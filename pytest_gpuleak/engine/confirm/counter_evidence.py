@@ -25,31 +25,23 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.probe_protocol import HostGrowth
     from pytest_gpuleak.adapters.protocol import AllocationHistory, ArrayFramework, SettleStep
-    from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.runs import Runs
-    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
-    from pytest_gpuleak.engine.subject import Subject
+    from pytest_gpuleak.engine.subject import Suspect
     from pytest_gpuleak.model.evidence import Evidence
     from pytest_gpuleak.model.findings import Contribution, Finding
-    from pytest_gpuleak.model.policy import Policy
 
 
 class CounterEvidence:
     """Collect what each run of a suspect added to the counters."""
 
-    def __init__(
-        self, tracker: RunTracker, knowledge: SessionKnowledge, subject: Subject, policy: Policy, left: Runs
-    ) -> None:
-        self._tracker = tracker
-        self._knowledge = knowledge
-        self._subject = subject
-        self._policy = policy
+    def __init__(self, suspect: Suspect, left: Runs) -> None:
+        self._suspect = suspect
         self._left = left
         self._runs: list[CounterRun] = []
         self._suspected: set[str] = set()
         self._grown: set[str] = set()
         self._first_is_unsettled = False
-        self._is_bound = policy.confirm > 0
+        self._is_bound = suspect.policy.confirm > 0
         """Whether the run's growth is read as a bound, since it began with garbage and another run decides."""
         self._collections = 0
         self._recording = False
@@ -58,7 +50,9 @@ class CounterEvidence:
         self.unexplained_host = 0
         """Bytes that the last run added to the host, as far as no array found so far explains them."""
         self._histories: list[AllocationHistory] = []
-        self._limits = {probe.name: HostLimits(probe.judges, probe.floor) for probe in tracker.counters.host_probes}
+        self._limits = {
+            probe.name: HostLimits(probe.judges, probe.floor) for probe in suspect.tracker.counters.host_probes
+        }
 
     def expect_run(self) -> None:
         """Prepare for a re-run."""
@@ -70,7 +64,7 @@ class CounterEvidence:
         growth = self._settled(growth)
         if not self._runs:
             growth = self._without_library_states(growth)
-        with self._tracker.detector.whole_heap() if self._room(growth) else contextlib.nullcontext():
+        with self._suspect.tracker.detector.whole_heap() if self._room(growth) else contextlib.nullcontext():
             not_read = self._reveal(growth)
         self._grown = self._unexplained(growth)
         self._suspected |= self._grown
@@ -85,11 +79,11 @@ class CounterEvidence:
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         """Record what the re-run within this context adds to the counters, if they grew before."""
-        counters = self._tracker.counters
-        self._histories = self._tracker.frameworks.allocation_histories() if self._suspected - {HOST} else []
+        counters = self._suspect.tracker.counters
+        self._histories = self._suspect.tracker.frameworks.allocation_histories() if self._suspected - {HOST} else []
         if HOST in self._grown and len(self._runs) > 1:
             self._recording = True
-            with self._tracker.detector.whole_heap():
+            with self._suspect.tracker.detector.whole_heap():
                 counters.begin_record()
         try:
             with contextlib.ExitStack() as stack:
@@ -107,26 +101,28 @@ class CounterEvidence:
         blocks: dict[str, tuple[Contribution, ...]] = {}
         for device in self._suspected - {HOST}:
             for history in histories:
-                found = history.blocks_alive(device, self._knowledge.is_user_file)
+                found = history.blocks_alive(device, self._suspect.knowledge.is_user_file)
                 if found is not None:
                     blocks.setdefault(device, found)
         why_not = next(filter(None, (history.why_not for history in histories)), "its allocator keeps no history")
         no_history = dict.fromkeys(self._suspected - {HOST} - blocks.keys(), why_not)
         self._runs[-1] = dataclasses.replace(self._runs[-1], blocks=blocks, no_history=no_history)
-        folder = self._knowledge.snapshots
+        folder = self._suspect.knowledge.snapshots
         for history in histories:
             try:
                 if folder is not None:
-                    history.save(folder, self._subject.nodeid)
+                    history.save(folder, self._suspect.subject.nodeid)
             except OSError as error:
-                self._knowledge.safeguards.tell(f"no snapshot could be written to {folder}: {error.strerror or error}")
+                self._suspect.knowledge.safeguards.tell(
+                    f"no snapshot could be written to {folder}: {error.strerror or error}"
+                )
 
     def _end_record(self) -> dict[str, HostGrowth]:
         if not self._recording:
             return {}
         self._recording = False
-        with self._tracker.detector.whole_heap():
-            return self._tracker.counters.end_record()
+        with self._suspect.tracker.detector.whole_heap():
+            return self._suspect.tracker.counters.end_record()
 
     @property
     def _ran_again(self) -> bool:
@@ -140,7 +136,7 @@ class CounterEvidence:
             return False
         if HOST in self._grown and not any(run.host for run in self._runs):
             return True
-        return bool(self._grown - {HOST}) and bool(self._tracker.frameworks.allocation_histories())
+        return bool(self._grown - {HOST}) and bool(self._suspect.tracker.frameworks.allocation_histories())
 
     @property
     def explained(self) -> bool:
@@ -151,10 +147,10 @@ class CounterEvidence:
         """Return the findings on what no array explains; `known_host` bytes of the host's growth a run are explained."""
         # Arrays that explained growth when it was read may be gone by now.
         limits = self._limits if HOST in self._grown else {}
-        return judge_counters(self._runs, evidence, self._policy, limits, known_host) if self._runs else ()
+        return judge_counters(self._runs, evidence, self._suspect.policy, limits, known_host) if self._runs else ()
 
     def _unexplained(self, growth: Growth) -> set[str]:
-        return suspects(growth, self._known(growth), self._policy, self._limits)
+        return suspects(growth, self._known(growth), self._suspect.policy, self._limits)
 
     def _known(self, growth: Growth) -> Counter[str]:
         """Return the bytes that arrays explain of the last run's growth, with the rests of their blocks where these count."""
@@ -177,13 +173,13 @@ class CounterEvidence:
         # Unread arrays are searched for on the whole heap, so rule out first what a young collection frees.
         # The devices first: clearing a workspace takes microseconds, a full collection a tenth of a second.
         if self._may_go(growth):
-            cheap = (*device_steps(self._knowledge.safeguards, self._tracker.frameworks), *CHEAP_STEPS)
+            cheap = (*device_steps(self._suspect.knowledge.safeguards, self._suspect.tracker.frameworks), *CHEAP_STEPS)
             growth = self._lowest(growth, cheap, self._may_go)
             # Those of the run's own tensors, for which the heap need not be thawed: where they explain all, it stays so.
             self._reveal(growth)
         if not self._unexplained(growth):
             return growth
-        self._is_bound = self._is_bound and not self._subject.why_not_again()
+        self._is_bound = self._is_bound and not self._suspect.subject.why_not_again()
         if not self._runs:
             self._first_is_unsettled = self._is_bound and self._is_of_host(growth)
             if self._first_is_unsettled:
@@ -195,7 +191,7 @@ class CounterEvidence:
         """Take settle steps as long as what is left of the growth matters."""
         for step in steps:
             for _ in step.steps():
-                growth = growth.lowest(self._bounded(self._tracker.counters.end()))
+                growth = growth.lowest(self._bounded(self._suspect.tracker.counters.end()))
                 if not matters(growth):
                     return growth
         return growth
@@ -204,8 +200,8 @@ class CounterEvidence:
         return growth.at_most() if self._is_bound else growth
 
     def _full_steps(self) -> tuple[SettleStep, ...]:
-        collections = () if self._left.collected else (full_collection(self._knowledge.safeguards),)
-        return (*collections, *self._subject.settle_steps(), Waits(self._tracker.threads))
+        collections = () if self._left.collected else (full_collection(self._suspect.knowledge.safeguards),)
+        return (*collections, *self._suspect.subject.settle_steps(), Waits(self._suspect.tracker.threads))
 
     def _is_of_host(self, growth: Growth) -> bool:
         """Tell whether no device's allocator has grown, so that the re-run comes before what walks the whole heap.
@@ -218,9 +214,9 @@ class CounterEvidence:
 
     def _without_library_states(self, growth: Growth) -> Growth:
         """Leave out what a library keeps for the whole process: the test that uses it first has leaked nothing."""
-        known, met = self._known(growth), self._knowledge.library_states
+        known, met = self._known(growth), self._suspect.knowledge.library_states
         for device in self._unexplained(growth) - {HOST}:
-            for size in self._tracker.frameworks.library_states(device):
+            for size in self._suspect.tracker.frameworks.library_states(device):
                 if (device, size) not in met and growth.of(device) - known[device] >= size:
                     met.add((device, size))
                     growth = growth.without(device, size)
@@ -234,7 +230,7 @@ class CounterEvidence:
         if self._unexplained(growth):
             return True
         watched = self.watched_growth
-        if watched is None or not self._tracker.may_have_added_arrays:
+        if watched is None or not self._suspect.tracker.may_have_added_arrays:
             return False
         return self._unexplained_host(growth) > watched
 
@@ -247,7 +243,7 @@ class CounterEvidence:
         if not room:
             return frozenset()
         # One search for all devices: reading creates Python objects, which a second search would count as known.
-        frameworks = self._tracker.frameworks
+        frameworks = self._suspect.tracker.frameworks
         unread, not_read = frameworks.unread_arrays(set(room))
         for device, arrays in unread.items():
             # A device's counter is exact; the host's counts every object that the test has made, and what modules and
@@ -262,8 +258,8 @@ class CounterEvidence:
         room = {device: growth.of(device) - known[device] for device in growth.devices}
         unexplained = self._unexplained_host(growth)
         # Before the first run is settled, gradients are searched for only where it may have made any.
-        if unexplained >= self._policy.retained_bytes and (
-            self._runs or not self._first_is_unsettled or self._tracker.may_have_made_gradients
+        if unexplained >= self._suspect.policy.retained_bytes and (
+            self._runs or not self._first_is_unsettled or self._suspect.tracker.may_have_made_gradients
         ):
             room["cpu"] = unexplained
         return {device: size for device, size in room.items() if size > 0}

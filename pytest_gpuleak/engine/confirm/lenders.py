@@ -11,12 +11,10 @@ from pytest_gpuleak.engine.stages import EXPLAIN
 from pytest_gpuleak.heap.collector import get_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pytest_gpuleak.adapters.protocol import ArrayFramework
-    from pytest_gpuleak.engine.run_tracker import RunTracker
-    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
-    from pytest_gpuleak.engine.stages import Guard, Stage
+    from pytest_gpuleak.engine.subject import Suspect
     from pytest_gpuleak.model.evidence import Evidence
     from pytest_gpuleak.model.findings import Holder
     from pytest_gpuleak.model.readings import MemoryRange
@@ -25,11 +23,9 @@ if TYPE_CHECKING:
 class Lenders:
     """Note which arrays use another library's memory, and find the `holders` of what lends it, by the memory's key."""
 
-    def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge, guard: Callable[[Stage], Guard]) -> None:
+    def __init__(self, suspect: Suspect) -> None:
         self.holders: dict[int, Holder] = {}
-        self._tracker = tracker
-        self._knowledge = knowledge
-        self._guard = guard
+        self._suspect = suspect
         self._borrowed: dict[int, int] = {}
 
     def note_borrowed(self, arrays: Sequence[object]) -> None:
@@ -37,10 +33,10 @@ class Lenders:
 
         What `torch.load` reads looks borrowed too, of nobody in Python.
         """
-        if not self._tracker.may_have_added_arrays:
+        if not self._suspect.tracker.may_have_added_arrays:
             return
-        with self._guard(EXPLAIN):
-            known = self._tracker.frameworks.arrays
+        with self._suspect.guard(EXPLAIN):
+            known = self._suspect.tracker.frameworks.arrays
             for array, memory in memory_of_arrays(arrays[:MOST_ASKED], known):
                 if memory.borrowed:
                     self._borrowed[memory.start] = framework_of(array, known).storage(array)
@@ -49,17 +45,17 @@ class Lenders:
         """Find the lenders of what is alive, for the first `MOST_LENDER_SEARCHES` tests of the session that borrow."""
         alive = {survivor.reading.storage for survivor in evidence.survivors}
         places = {place: storage for place, storage in self._borrowed.items() if storage in alive}
-        if places and self._knowledge.lender_searches < MOST_LENDER_SEARCHES:
-            self._knowledge.lender_searches += 1
-            with self._guard(EXPLAIN):
+        if places and self._suspect.knowledge.lender_searches < MOST_LENDER_SEARCHES:
+            self._suspect.knowledge.lender_searches += 1
+            with self._suspect.guard(EXPLAIN):
                 self._search(places)
 
     def _search(self, places: dict[int, int]) -> None:
         from pytest_gpuleak.explain.untracked_arrays import HeapArrays, explain_arrays
         from pytest_gpuleak.heap.referrers import PausedCollector
 
-        frameworks = self._tracker.frameworks
-        with self._tracker.detector.whole_heap(), PausedCollector():
+        frameworks = self._suspect.tracker.frameworks
+        with self._suspect.tracker.detector.whole_heap(), PausedCollector():
             heap = HeapArrays(array_types(frameworks.arrays))
             arrays, _ = heap.find(lambda _, size: size >= LEAST_ASKED)
             arrays[:] = [array for array in arrays if has_any(heap.reader.memory(array), places)]

@@ -14,9 +14,8 @@ from pytest_gpuleak.model.findings import Holder
 from pytest_gpuleak.model.readings import DISK, ArrayReading
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.engine.subject import Suspect
     from pytest_gpuleak.model.findings import Finding
-    from pytest_gpuleak.model.policy import Policy
 
 _NOT_MET = Holder("unknown", "", "unknown: the search for the open file met its limit of objects")
 
@@ -27,13 +26,12 @@ MAX_FILES_NAMED: Final = 3
 class OpenFiles(AddedByReruns[list[tuple[str, int]]]):
     """Collect which maps of files the re-runs of a suspect have added, and which objects keep them."""
 
-    def __init__(self, tracker: RunTracker, policy: Policy) -> None:
+    def __init__(self, suspect: Suspect) -> None:
         super().__init__()
-        self._tracker = tracker
-        self._policy = policy
+        self._suspect = suspect
         self._before: dict[int, tuple[str, int]] = {}
         self._survivors = Survivors()
-        self.wanted = tracker.opened_files
+        self.wanted = suspect.tracker.opened_files
         """Whether the first run has left a file open."""
 
     def expect_run(self) -> None:
@@ -46,7 +44,7 @@ class OpenFiles(AddedByReruns[list[tuple[str, int]]]):
         if not self.wanted:
             return
         if len(mapped_files()) > len(self._before):
-            with self._tracker.detector.whole_heap():
+            with self._suspect.tracker.detector.whole_heap():
                 collect(2)
         after = mapped_files()
         added = [file for start, file in after.items() if self._before.get(start) != file]
@@ -60,7 +58,7 @@ class OpenFiles(AddedByReruns[list[tuple[str, int]]]):
         survivors = self._survivors.all()
         if not (survivors and self.grows):
             return ()
-        return judge_added(survivors, self._policy)
+        return judge_added(survivors, self._suspect.policy)
 
     def _explain(self, added: list[tuple[str, int]]) -> None:
         """Find the objects, of which the last in their container are the newest, and note who holds them."""
@@ -74,14 +72,14 @@ class OpenFiles(AddedByReruns[list[tuple[str, int]]]):
         if kind is None:
             return
         found: dict[int, object] = {}
-        with self._tracker.detector.whole_heap(), PausedCollector():
+        with self._suspect.tracker.detector.whole_heap(), PausedCollector():
             sieve = TypeSieve(lambda one: one is kind)
             budget = Budget(OPEN_FILES_STEPS)
             for batch in HeapWalk(budget, ignore=(id(found),)).batches():
                 found.update((id(value), value) for value in sieve.pick(batch.objects))
             objects = list(found.values())[-len(added) :]
             found.clear()
-            why = explain_arrays(objects, (), self._tracker.frameworks.reference_finders())
+            why = explain_arrays(objects, (), self._suspect.tracker.frameworks.reference_finders())
             paths = list(dict.fromkeys(path for path, _ in added))[:MAX_FILES_NAMED]
             size = min(size for _, size in added)
             run = len(self._added)

@@ -10,25 +10,19 @@ from pytest_gpuleak.engine.confirm.reruns import AddedByReruns
 from pytest_gpuleak.engine.stages import EXPLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
-    from pytest_gpuleak.engine.run_tracker import RunTracker
-    from pytest_gpuleak.engine.stages import Guard, Stage
+    from pytest_gpuleak.engine.subject import Suspect
     from pytest_gpuleak.model.findings import Finding, Holder, Origin
-    from pytest_gpuleak.model.policy import Policy
 
 
 class ProcessEvidence(AddedByReruns["list[LeftProcess]"]):
     """Collect what each run left running. Where the first run left nothing, re-runs are not examined."""
 
-    def __init__(
-        self, tracker: RunTracker, policy: Policy, first: Sequence[LeftProcess], is_user_file: Callable[[str], bool]
-    ) -> None:
+    def __init__(self, suspect: Suspect, first: Sequence[LeftProcess]) -> None:
         super().__init__()
-        self._tracker = tracker
-        self._policy = policy
-        self._is_user_file = is_user_file
+        self._suspect = suspect
         self._first = list(first)
         self.wanted = bool(first)
         """Whether the first run left a process."""
@@ -40,7 +34,7 @@ class ProcessEvidence(AddedByReruns["list[LeftProcess]"]):
     def expect_run(self) -> None:
         """Note before a re-run which processes run, since they are not the re-run's."""
         if self.wanted:
-            self._tracker.processes.begin()
+            self._suspect.tracker.processes.begin()
 
     def add_run(self, *, traced: bool = False) -> None:
         """Note what a re-run has left running, less what has ended meanwhile. One that is `traced` only tells lines."""
@@ -48,7 +42,7 @@ class ProcessEvidence(AddedByReruns["list[LeftProcess]"]):
             return
         from pytest_gpuleak.adapters.processes.facts import is_running
 
-        left = self._tracker.processes.left()
+        left = self._suspect.tracker.processes.left()
         before, self._running = self._running, [process for process in self._running if is_running(process)]
         ended = [process for process in before if process not in self._running]
         # A pool starts workers when it needs them, up to its size: another worker of the same pool is no growth.
@@ -69,18 +63,18 @@ class ProcessEvidence(AddedByReruns["list[LeftProcess]"]):
             return
         from pytest_gpuleak.explain.process_handles import noting_starts
 
-        with noting_starts(self._is_user_file) as origins:
+        with noting_starts(self._suspect.knowledge.is_user_file) as origins:
             try:
                 yield
             finally:
                 self._origins.update(origins)
 
-    def explain(self, guard: Callable[[Stage], Guard]) -> None:
+    def explain(self) -> None:
         """Find who holds the processes."""
         if self.wanted:
             from pytest_gpuleak.explain.process_handles import holders_of
 
-            with guard(EXPLAIN):
+            with self._suspect.guard(EXPLAIN):
                 self._holders = holders_of({process.pid for process in self._running})
 
     def judge(self, why: str) -> tuple[Finding, ...]:
@@ -89,9 +83,9 @@ class ProcessEvidence(AddedByReruns["list[LeftProcess]"]):
             return ()
         from pytest_gpuleak.engine.judge.processes import LeftAgain, judge_processes, judge_unconfirmed
 
-        readings = self._tracker.driver.read()
+        readings = self._suspect.tracker.driver.read()
         if not self._added:
-            return judge_unconfirmed(self._first, self._policy, readings, self._holders, why)
+            return judge_unconfirmed(self._first, self._suspect.policy, readings, self._holders, why)
         grown = _most_similar(self._first, self._added[0]) if self.grows else {}
         more = {process.pid: another for process, another in grown.items()}
         staying = _staying([process for process in self._first if process.pid not in more], self._running)
@@ -99,7 +93,7 @@ class ProcessEvidence(AddedByReruns["list[LeftProcess]"]):
         growing = [process for process in self._first if process.pid in more] or (self._added[0] if self.grows else [])
         return (
             *judge_processes(growing, readings, self._holders, again=LeftAgain(more, self._origins)),
-            *judge_processes(staying, readings, self._holders, fails_from=self._policy.process_bytes),
+            *judge_processes(staying, readings, self._holders, fails_from=self._suspect.policy.process_bytes),
         )
 
 

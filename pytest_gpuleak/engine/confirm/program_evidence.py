@@ -12,17 +12,15 @@ from pytest_gpuleak.model.findings import Contribution, Finding
 from pytest_gpuleak.model.fingerprint import fingerprint
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.engine.run_tracker import RunTracker
-    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+    from pytest_gpuleak.engine.subject import Suspect
 
 
 class ProgramEvidence(AddedByReruns[Counter[str]]):
     """Collect the programs that a suspect's re-runs have compiled: what the first run has compiled is found again."""
 
-    def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge) -> None:
+    def __init__(self, suspect: Suspect) -> None:
         super().__init__()
-        self._tracker = tracker
-        self._knowledge = knowledge
+        self._suspect = suspect
         self._before: Counter[str] = Counter()
         self.first_run_bytes = 0
         """Host bytes of the programs that the first run has compiled and that are still there."""
@@ -34,9 +32,9 @@ class ProgramEvidence(AddedByReruns[Counter[str]]):
 
     def end_first_run(self) -> None:
         """Compare the number of programs with the last one known."""
-        count = self._tracker.frameworks.programs_alive()
-        self.first_run_bytes = max(count - self._knowledge.programs, 0) * PROGRAM_BYTES
-        self._knowledge.programs = count
+        count = self._suspect.tracker.frameworks.programs_alive()
+        self.first_run_bytes = max(count - self._suspect.knowledge.programs, 0) * PROGRAM_BYTES
+        self._suspect.knowledge.programs = count
 
     @property
     def last_run_bytes(self) -> int:
@@ -53,10 +51,10 @@ class ProgramEvidence(AddedByReruns[Counter[str]]):
             collect_young()
         added = self._new()
         if added:
-            with self._tracker.detector.whole_heap():
+            with self._suspect.tracker.detector.whole_heap():
                 collect(2)
         self._added.append(self._new())
-        self._knowledge.programs = self._tracker.frameworks.programs_alive()
+        self._suspect.knowledge.programs = self._suspect.tracker.frameworks.programs_alive()
         return bool(added)
 
     def judge(self) -> tuple[Finding, ...]:
@@ -67,7 +65,7 @@ class ProgramEvidence(AddedByReruns[Counter[str]]):
         return Counter(self._names()) - self._before
 
     def _names(self) -> list[str]:
-        return self._tracker.frameworks.program_names()
+        return self._suspect.tracker.frameworks.program_names()
 
 
 MAX_SHOWN = 20

@@ -10,6 +10,9 @@ import pytest
 
 from pytest_gpuleak.adapters.processes.facts import LeftProcess
 from pytest_gpuleak.engine.confirm.process_evidence import ProcessEvidence
+from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+from pytest_gpuleak.engine.stages import Unguarded
+from pytest_gpuleak.engine.subject import FunctionSubject, Suspect
 from pytest_gpuleak.model.policy import Policy
 
 if TYPE_CHECKING:
@@ -348,8 +351,14 @@ def running(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     return pids
 
 
+def evidence(first: list[LeftProcess], *runs: list[LeftProcess]) -> ProcessEvidence:
+    tracker: Any = FakeTracker(*runs)
+    knowledge = SessionKnowledge("/project", Unguarded())
+    return ProcessEvidence(Suspect(tracker, knowledge, FunctionSubject(), Policy()), first)
+
+
 def judged(first: list[LeftProcess], *runs: list[LeftProcess]) -> list[tuple[str | None, bool]]:
-    trail = ProcessEvidence(FakeTracker(*runs), Policy(), first, lambda _: True)  # type: ignore[arg-type]
+    trail = evidence(first, *runs)
     for _ in runs:
         trail.expect_run()
         trail.add_run()
@@ -358,7 +367,7 @@ def judged(first: list[LeftProcess], *runs: list[LeftProcess]) -> list[tuple[str
 
 def test_a_traced_run_decides_nothing(running: set[int]) -> None:
     running.add(1)
-    trail = ProcessEvidence(FakeTracker([a_process(2)], []), Policy(), [a_process(1)], lambda _: True)  # type: ignore[arg-type]
+    trail = evidence([a_process(1)], [a_process(2)], [])
     trail.add_run()
     trail.add_run(traced=True)
     assert [(finding.metric, finding.failed, finding.bytes_per_run) for finding in trail.judge("")] == [
