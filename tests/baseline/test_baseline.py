@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.model.records import RunReport
 
-pytestmark = pytest.mark.newest
-
 
 def leak(kind: FindingKind = "growing", root: str = "app.HISTORY", size: int = 4 * MIB, **changes: Any) -> Finding:
     holder_kind: HolderKind = changes.pop("holder_kind", "module")

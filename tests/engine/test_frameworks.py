@@ -23,7 +23,6 @@ from tests.support.standin import StandInArrays
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.newest
 
 PACKAGE = pathlib.Path(pytest_gpuleak.__file__).parent
 NAMES_LIBRARIES = {

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.evidence import Keeper
     from pytest_gpuleak.model.findings import HolderKind
 
-pytestmark = pytest.mark.newest
 
 MIB = 2**20
 

@@ -22,7 +22,6 @@ from pytest_gpuleak.model.records import TestRecord
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.newest
 
 PLACE = FixturePlace("model", "module", "tests/test_it.py", None, None)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,8 +11,6 @@ from pytest_gpuleak.model.findings import WAITING, Finding, Holder, Judged
 from pytest_gpuleak.model.outcomes import TestRecord, Verdict
 from pytest_gpuleak.model.policy import Policy, Settings
 from pytest_gpuleak.session.records.run_records import RunRecords
-
-pytestmark = pytest.mark.newest
 
 SECONDS = st.floats(0, 100)
 FOUND = (Finding("cycle", False, "cpu", 1, 4, 0, ""),)

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from pytest_gpuleak.explain.explain import explain
-
-pytestmark = pytest.mark.newest
 
 
 class Thing:

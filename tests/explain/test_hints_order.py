@@ -16,8 +16,6 @@ from pytest_gpuleak.explain.hints.pattern import Pattern
 from pytest_gpuleak.model.findings import Finding, FindingKind, Holder, HolderKind, PathStep
 from tests.support.leaks import CLOSURE, hint_for, leak
 
-pytestmark = pytest.mark.newest
-
 LONG = "an_application_with_a_long_name.and_a_module_with_a_longer_one.A_GLOBAL_WITH_THE_LONGEST_NAME_OF_THEM_ALL"
 EDGES = [
     "[0]", "['loss']", f"['{LONG}']", "[<Parameter>]", "[<ContextVar 'ctx'>]", f".{LONG}", ".x", ".grad", "._base", ".state",

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from tests.conftest import Run, Runner
 
-pytestmark = pytest.mark.newest
-
 
 LEAKS = """
     import pytest, sys

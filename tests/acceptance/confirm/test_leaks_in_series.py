@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Json, Run, Runner
 
-pytestmark = [pytest.mark.newest, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def told(test: Json) -> Any:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 if TYPE_CHECKING:
     from tests.conftest import Runner
-
-pytestmark = pytest.mark.newest
 
 
 def test_all_are_counted_under_who_holds_them(run: Runner) -> None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     Quiet = Callable[..., list[str]]
 
-pytestmark = pytest.mark.newest
 
 AUGMENTATIONS = """
     class Augmentation:
@@ -134,6 +133,7 @@ def test_a_re_run_that_fails_leaves_a_note(quiet: Quiet, searches: list[int]) ->
     assert searches == []
 
 
+@pytest.mark.newest
 def test_generators_draw_as_without_the_plugin(run: Runner, pytester: pytest.Pytester) -> None:
     # Each suspect's re-run draws too. Later generators are made in the midst of the session, some within old objects.
     source = """

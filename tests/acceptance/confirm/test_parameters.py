@@ -11,7 +11,6 @@ from tests.acceptance.confirm.test_harness import COUNTED, runs
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = pytest.mark.newest
 
 OBJECTS = f"""{COUNTED}
     import pytest

@@ -15,7 +15,6 @@ from pytest_gpuleak.session.rerun.rerun import limit_of
 if TYPE_CHECKING:
     from tests.conftest import Json, Run, Runner
 
-pytestmark = pytest.mark.newest
 
 LIMITS = """
     import pytest_gpuleak.engine.limits, pytest_gpuleak.session.rerun.rerun, pytest_gpuleak.session.rerun.watchdog
@@ -128,6 +127,7 @@ def test_a_re_run_that_is_busy_is_stopped(limited: Runner, second: str) -> None:
     stopped(limited(suite(second)))
 
 
+@pytest.mark.newest
 @needs_signals
 def test_re_runs_that_wait_are_stopped(limited: Runner) -> None:
     waits = {
@@ -271,6 +271,7 @@ def test_a_teardown_that_blocks_in_c_ends_the_session(limited: Runner) -> None:
     record_of_ended(limited(suite("request.addfinalizer(finalize)", rest=rest)))
 
 
+@pytest.mark.newest
 @needs_mutex
 def test_a_re_run_that_keeps_the_interpreters_lock_ends_the_process(limited: Runner) -> None:
     found = limited(suite("lock_twice(ctypes.PyDLL(None))", 2**21, LOCKED))
@@ -319,6 +320,7 @@ def test_without_a_thread_to_watch_it_a_test_is_not_run_again_but_torn_down(limi
     found.result.assert_outcomes(passed=3)
 
 
+@pytest.mark.newest
 def test_without_signals_an_exception_is_raised_in_the_thread(limited: Runner, pytester: pytest.Pytester) -> None:
     add_to_conftest(pytester, "\npytest_gpuleak.session.rerun.watchdog._free_signal = lambda blocked: None\n")
     stopped(limited(suite("while True: pass")))

@@ -11,7 +11,6 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
 
-pytestmark = pytest.mark.newest
 
 STATE = """
     import asyncio, contextvars, decimal, faulthandler, gc, locale, logging, os, random, signal, socket, sys, tracemalloc
@@ -162,6 +161,7 @@ OTHERS = [
 ]
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize("others", OTHERS)
 def test_all_generators_draw_as_without_the_plugin(run: Runner, others: str) -> None:
     """Wherever they are held. The last generator draws from a source of the user's, which must not be kept alive."""
@@ -228,6 +228,7 @@ PROFILED = """
 """
 
 
+@pytest.mark.newest
 def test_the_next_test_meets_what_one_run_has_left(run: Runner) -> None:
     """Names of threads, calls of a mock, handlers of a logger, breakpoints, and what a trace function sees."""
     found = run(
@@ -310,6 +311,7 @@ def test_the_next_test_meets_what_one_run_has_left(run: Runner) -> None:
     assert {found.finding(name)["kind"] for name in leaks} == {"growing"}
 
 
+@pytest.mark.newest
 def test_cprofile_goes_on_after_a_re_run(run: Runner) -> None:
     """Before Python 3.12 ``sys.getprofile()`` returns its profiler, which ``sys.setprofile()`` cannot put back."""
     found = run(PROFILED, "-s", apart=True)
@@ -500,6 +502,7 @@ def test_what_is_written_past_pythons_streams_is_shown_once(run: Runner, options
     assert text.count("by python") == (1 if {"-s", "--capture=tee-sys"} & set(options) else 0)
 
 
+@pytest.mark.newest
 def test_all_re_runs_have_the_same_code_on_their_stacks(run: Runner) -> None:
     """TensorFlow keeps each code object that it meets in a stack, and what belongs to it: each re-run grew the heap."""
     found = run(

@@ -10,7 +10,6 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
 
-pytestmark = pytest.mark.newest
 
 LEAK = """
     KEPT = []

@@ -9,7 +9,6 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = pytest.mark.newest
 
 SERVICE = """
     import pytest

@@ -13,7 +13,6 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = pytest.mark.newest
 
 PURGE = """
     import sys

@@ -10,11 +10,11 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = pytest.mark.newest
 
 SCOPES = ["class", "module", "package", "session"]
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize("mode", ["epoch", "scan"])
 def test_wider_fixtures_are_not_the_tests(run: Runner, mode: str) -> None:
     found = run(
@@ -49,6 +49,7 @@ class TestOf{scope}:
     assert found.result.ret == 0
 
 
+@pytest.mark.newest
 def test_fixtures_that_do_not_let_go(run: Runner) -> None:
     source = "import pytest\nREGISTRY = {}\n" + "".join(
         f"""
