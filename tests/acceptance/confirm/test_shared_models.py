@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import textwrap
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiler_is_imported() -> None:
-    """An optimizer's first step imports torch's compiler, which each run in this process would import anew and break."""
-    torch: Any = pytest.importorskip("torch")
-    parameter = torch.ones(1, requires_grad=True)
-    parameter.sum().backward()
-    torch.optim.SGD([parameter]).step()
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 
 
 MODEL = """
@@ -58,7 +50,7 @@ MODEL = """
 """
 
 SHARED = {
-    "a fixture of the module": """
+    "module_fixture": """
     @pytest.fixture(scope="module")
     def trained():
         return make()
@@ -70,7 +62,7 @@ SHARED = {
     def test_second(trained):
         check(*trained)
     """,
-    "a fixture that is asked for late": """
+    "late_fixture": """
     @pytest.fixture(scope="session")
     def trained():
         return {{"run": make()}}
@@ -82,7 +74,7 @@ SHARED = {
     def test_second(trained):
         check(*trained["run"])
     """,
-    "a class": """
+    "class": """
     import unittest
 
     class TestCell(unittest.TestCase):
@@ -97,7 +89,7 @@ SHARED = {
         def test_second(self):
             check(self.cell, self.optimizer)
     """,
-    "a module": """
+    "module": """
     CELL, OPTIMIZER = make()
 
     def test_first():
@@ -108,28 +100,8 @@ SHARED = {
         check(CELL, OPTIMIZER)
     """,
 }
-
-
-def test_what_a_leaking_test_shares_is_as_after_one_run(run: Runner) -> None:
-    found = run(MODEL + SHARED["a fixture of the module"].format(leak="KEPT.append(torch.ones(300))"))
-    found.result.assert_outcomes(passed=2)
-    first = found.report["tests"][0]
-    assert first["verdict"] == "leaked"
-    assert [one["holder"]["root"] for one in first["findings"] if one["failed"]] == ["test_it.KEPT"]
-
-
-@pytest.mark.parametrize("suite", SHARED.values(), ids=SHARED)
-def test_state_left_in_a_shared_model_is_a_note(suite: str, run: Runner) -> None:
-    """Gradients and a hidden state replace each other: they do not grow, and the next test sees them once."""
-    found = run(MODEL + suite.format(leak="pass"))
-    found.result.assert_outcomes(passed=2)
-    assert all(test["verdict"] != "leaked" for test in found.report["tests"])
-
-
-def test_a_model_that_grows_still_leaks(run: Runner) -> None:
-    found = run(
-        MODEL
-        + """
+LEAKING = SHARED["module_fixture"].format(leak="KEPT.append(torch.ones(300))")
+GROWING = """
     @pytest.fixture(scope="module")
     def cell():
         cell = Cell()
@@ -141,9 +113,28 @@ def test_a_model_that_grows_still_leaks(run: Runner) -> None:
 
     def test_second(cell):
         assert cell.calls == 1
+"""
+
+
+def test_what_is_shared_is_as_after_one_run_and_what_is_replaced_there_is_a_note(
+    run: Runner, pytester: pytest.Pytester
+) -> None:
+    """Gradients and a hidden state replace each other: they do not grow, and the next test sees them once.
+
+    All in one process: an optimizer's first step imports torch's compiler, 120,000 objects for each search after it.
     """
-    )
-    found.result.assert_outcomes(passed=2)
-    (finding,) = found.report["tests"][0]["findings"]
+    pytest.importorskip("torch")
+    suites = {name: suite.format(leak="pass") for name, suite in SHARED.items()} | {"leaks": LEAKING, "grows": GROWING}
+    pytester.makepyfile(**{f"test_{name}": textwrap.dedent(MODEL + suite) for name, suite in suites.items()})
+    found = run("", apart=True)
+    found.result.assert_outcomes(passed=2 * len(suites))
+    tests = {test["nodeid"]: test for test in found.report["tests"]}
+    assert {nodeid for nodeid, test in tests.items() if test["verdict"] == "leaked"} == {
+        "test_leaks.py::test_first",
+        "test_grows.py::test_first",
+    }
+    failed = [one for one in tests["test_leaks.py::test_first"]["findings"] if one["failed"]]
+    assert [one["holder"]["root"] for one in failed] == ["test_leaks.KEPT"]
+    (finding,) = tests["test_grows.py::test_first"]["findings"]
     assert finding["kind"] == "growing"
     assert finding["holder"]["text"].startswith("fixture 'cell'.history[")
