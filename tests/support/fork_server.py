@@ -6,6 +6,7 @@ its exit status. It is run as a script, and has imported nothing of this project
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import json
@@ -14,8 +15,9 @@ import random
 import re
 import runpy
 import sys
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 PLUGINS = ("xdist.plugin", "xdist.looponfail", "pytest_timeout")
 """What pytest loads in each run, where it is installed."""
@@ -100,15 +102,30 @@ def rewrite_roots() -> None:
     config._ensure_unconfigure()  # which takes the hook away
 
 
+def end(status: int) -> NoReturn:
+    """End as the interpreter does, but that it takes no module apart: with torch that was half of a short run."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 def main() -> None:
     """Serve, and be pytest in each process forked."""
     if os.fork():  # the server is not the child of whoever started it
         os._exit(0)
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     installed = [entry for entry in sys.path[1:] if entry not in map(os.path.abspath, filter(None, named))]
-    import_all(["pytest", *sys.argv[1:]])
+    modules = sys.argv[1:]
+    import_all(["pytest", *modules])
     become(wait_for_a_run(), installed)
-    runpy.run_module("pytest", run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module("pytest", run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        if PACKAGE not in modules or not isinstance(ended.code, int):
+            raise  # runs with the fixture `cold` show how the interpreter itself ends
+        end(ended.code)
 
 
 if __name__ == "__main__":

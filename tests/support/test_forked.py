@@ -71,3 +71,28 @@ def test_a_variable_that_is_read_at_the_start(made: pytest.Pytester, monkeypatch
     )
     monkeypatch.setenv("PYTHONUTF8", "1")
     made.runpytest_subprocess("-p", "no:gpuleak", "-p", "no:hypothesispytest").assert_outcomes(passed=1)
+
+
+AT_THE_END = """
+    import atexit, pathlib, threading
+
+    def test_it():
+        def work(main=threading.main_thread()):
+            main.join()
+            atexit.register(pathlib.Path("ended").write_text, "after the threads")
+
+        threading.Thread(target=work).start()
+        assert False
+"""
+
+
+def test_a_run_that_finds_the_plugin_imported_ends_as_any_other(
+    pytester: pytest.Pytester, warm_torch_server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Modules alone are not taken apart: its threads are waited for, then what it has registered is called."""
+    warm_torch_server.use_in(pytester, monkeypatch)
+    pytester.makepyfile(test_it=AT_THE_END)
+    done = pytester.runpytest_subprocess("-p", "no:hypothesispytest", "-p", "no:cacheprovider")
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    done.stdout.fnmatch_lines(["*1 failed in *"])
+    assert (pytester.path / "ended").read_text() == "after the threads"
