@@ -115,6 +115,19 @@ def test_an_older_array_that_went_was_replaced() -> None:
     assert compare(dataclasses.replace(found, older_gone={1: (reading(100, "cuda:0"),)})).grows
 
 
+@pytest.mark.parametrize("exact", [{2}, {1, 2}])
+def test_older_arrays_that_go_in_the_first_re_run_alone_are_not_replaced(exact: set[int]) -> None:
+    survivors = [survivor(0, None), survivor(1, None), survivor(2, None)]
+    once = evidence(survivors[:2], {0}, {0, 1})
+    once = dataclasses.replace(once, older_gone={1: (reading(100), reading(100))}, exact=frozenset(exact))
+    assert compare(once).doubtful
+    again = dataclasses.replace(once, survivors=tuple(survivors), alive=(*once.alive, frozenset({0, 1, 2})))
+    assert compare(again).grows
+    buffer = compare(dataclasses.replace(again, older_gone={1: (reading(100),), 2: (reading(100),)}))
+    assert not buffer.grows
+    assert not buffer.doubtful
+
+
 def test_a_run_made_for_its_lines_decides_nothing() -> None:
     survivors = [survivor(0, None), survivor(1, None), survivor(2, None)]
     found = compare(dataclasses.replace(evidence(survivors, {0}, {1}, {1, 2}), traced=2))

@@ -13,6 +13,36 @@ def _file(name: str, why: str, source: str) -> Kind:
 
 KINDS: tuple[Kind, ...] = (
     _file(
+        "setup that is run again lets go of what the class's tests have left",
+        "it goes once, in the first re-run of the class's last test, and what that one adds elsewhere grows",
+        """
+KEPT = []
+
+class OfCase(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.shared = []
+
+    def test_adds_leaks(self):
+        self.shared.append(torch.ones(100))
+
+    def test_last_leaks(self):
+        KEPT.append(torch.ones(100))
+
+class TestOfClass:
+    @classmethod
+    def setup_class(cls):
+        cls.shared = []
+
+    def test_adds_leaks(self):
+        self.shared.append(torch.ones(100))
+
+    def test_last_leaks(self):
+        KEPT.append(torch.ones(100))
+"""
+        + LAST,
+    ),
+    _file(
         "buffers that earlier tests have filled",
         "a full buffer lets go of one for each that it takes; what a list keeps beside it grows",
         """
