@@ -58,7 +58,7 @@ class Holders:
         """Where the search stopped before its end; empty where it did not."""
 
     def name(self, wanted: Sequence[Left], fixtures: Sequence[object]) -> None:
-        """Name those of the `wanted` that have no name yet, if lasting roots lead down to all of them: it takes milliseconds."""
+        """Name those of the `wanted` that have no name yet, and that lasting roots lead down to: it takes milliseconds."""
         wanted = [left for left in wanted if left.index not in self._known]
         if self._can_walk(wanted):
             self._reach(wanted, fixtures, [])
@@ -92,7 +92,7 @@ class Holders:
         return False
 
     def reach_up(self) -> None:
-        """Name the arrays of the first run that have no name yet, if lasting roots lead to all of them.
+        """Name the arrays of the first run that have no name yet, and that lasting roots lead to.
 
         Memory that a global or a fixture holds now may be freed before the holders of many are searched for.
         """
@@ -101,8 +101,16 @@ class Holders:
             self._reach_up(wanted)
 
     def _reach_up(self, wanted: Sequence[Left], older: Sequence[Left] = ()) -> bool:
-        """Name the `wanted` by a search up, once in vain; tell whether lasting roots lead to all of them, and to the `older`."""
-        if self._in_vain or len(wanted) + len(older) > MOST_ASKED:
+        """Name the `wanted` by a search up; tell whether lasting roots lead to all of them, and to the `older` arrays.
+
+        Once: what it has not led to, and older arrays that none has led to (what C++ holds), are left to other ways.
+        """
+        unmet = self._knowledge.unmet
+        if (
+            self._in_vain
+            or len(wanted) + len(older) > MOST_ASKED
+            or any(one.held.handle.storage in unmet for one in older)
+        ):
             return False
         self._in_vain = True
         with self._guard(RECOGNISE):
@@ -110,23 +118,20 @@ class Holders:
             with self._tracker.detector.whole_heap():
                 found = self._knowledge.roots.reach_up(arrays, self._tracker.frameworks.reference_finders())
             self._in_vain = not self._take_reached(wanted, arrays, found, older)
+            unmet |= {one.held.handle.storage for one in older if one.held.reading.identity not in found}
         return not self._in_vain
 
     def _take_reached(
-        self,
-        wanted: Sequence[Left],
-        arrays: list[object],
-        found: Sequence[Explanation] | None,
-        older: Sequence[Left] = (),
+        self, wanted: Sequence[Left], arrays: list[object], found: Mapping[int, Explanation], older: Sequence[Left] = ()
     ) -> bool:
-        """Name the `wanted` as `found` for the arrays; tell whether these are all, and the `older` with them."""
+        """Name the `wanted` as `found`, by the ids of arrays; tell whether these are all, and the `older` with them."""
         by_id = {left.held.reading.identity: left for left in (*older, *wanted)}
-        real, named = self._real(arrays, by_id), set(map(id, wanted))
-        for array, explanation in zip(arrays, found or (), strict=found is not None):
-            if id(array) in real and id(by_id[id(array)]) in named:
-                self._known.setdefault(by_id[id(array)].index, explanation)
+        real = self._real(arrays, by_id) & found.keys()
+        for left in wanted:
+            if left.held.reading.identity in real:
+                self._known.setdefault(left.index, found[left.held.reading.identity])
         arrays.clear()
-        return found is not None and len(real) == len(by_id)
+        return len(real) == len(by_id)
 
     def _real(self, objects: list[object], by_id: Mapping[int, Left]) -> set[int]:
         """Return the ids of those that are these arrays: one that was told by its id may be gone, and another object have it."""

@@ -56,6 +56,8 @@ class SessionKnowledge:
         """Searches so far for what lends arrays their memory."""
         self.library_states: set[tuple[str, int]] = set()
         """Devices and bytes of what libraries keep there for the whole process, as far as a test has made it."""
+        self.unmet: set[int] = set()
+        """Storages of older arrays that no lasting root led to when last searched for."""
         self.walk: ArrayWalk | None = None
         """The last walk over the heap for untracked arrays."""
 

@@ -65,9 +65,9 @@ class _Known:
 
 
 class Reached(NamedTuple):
-    """What a walk down has shown: the `explanations` of its targets, None where it has not met all; `older` objects it met."""
+    """What a walk down has shown: the `explanations` of the targets that it has met, by id; the `older` objects it met."""
 
-    explanations: list[Explanation] | None
+    explanations: dict[int, Explanation]
     older: list[object]
 
 
@@ -105,7 +105,7 @@ class LastingRoots:
         hidden: Collection[int] = (),
         older: Collection[int] = (),
     ) -> Reached:
-        """Explain the targets if the roots lead to all of them, and return those of the `older` objects that the walk meets.
+        """Explain the targets that the roots lead to, and return those of the `older` objects that the walk meets.
 
         Call it while the collector hides older objects. `targets` are visible, `fixtures` pytest's definitions of the wider
         fixtures that may be set up. Targets that are `hidden` are told by id, as the `older` are, and added where the walk
@@ -130,17 +130,14 @@ class LastingRoots:
             above.run(frameworks)
             met = [above.met[one] for one in older if one in above.met]
             found = [above.met[one] for one in hidden if one in above.met]
-            if len(found) < len(hidden):
-                return Reached(None, met)
             targets += found
             ignore = {id(targets), id(fixtures), id(above.met), id(found), id(met)}
             question = Question(targets, Budget(STEPS), ignore, above.found, walks=False, frameworks=frameworks)
             search = Search(question)
             search.run()
-            reached = search.found(LASTING) == len(set(map(id, targets)))
-            return Reached(search.explanations() if reached else None, met)
+            return Reached(search.explained(LASTING), met)
 
-    def reach_up(self, targets: list[object], frameworks: Sequence[ReferenceFinder]) -> list[Explanation] | None:
+    def reach_up(self, targets: list[object], frameworks: Sequence[ReferenceFinder]) -> dict[int, Explanation]:
         """Like `reach`, by a search up through the visible whole heap, and remember the roots."""
         from pytest_gpuleak.explain.search import SEARCH_STEPS, Question, Search
 
@@ -148,9 +145,7 @@ class LastingRoots:
             question = Question(targets, Budget(SEARCH_STEPS), {id(targets)}, walks=False, frameworks=frameworks)
             search = Search(question)
             search.run()
-            if search.found(LASTING) < len(set(map(id, targets))):
-                return None
-            return search.explanations(self.remember)
+            return search.explained(LASTING, self.remember)
 
     def _namespaces(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the user's modules, by name."""

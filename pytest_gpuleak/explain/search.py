@@ -294,13 +294,16 @@ class Search:
         """Whether a ring through native code may keep one of the targets alive."""
         return self.native.may_close_rings(targets)
 
-    def found(self, ranks: Sequence[int]) -> int:
-        """Return how many of the targets a root of these ranks leads to."""
+    def explained(self, ranks: Collection[int], remember: Remember | None = None) -> dict[int, Explanation]:
+        """Return, by id, explanations of the targets that a root of these ranks leads to. For `remember` see `explain`."""
         if not any(self._graph.roots.get(rank) for rank in ranks):
-            return 0
-        targets = set(self._order)
-        distances = self._graph.nearest_roots(ranks, targets, self._budget).distance
-        return len(targets.intersection(distances))
+            return {}
+        answers = self.answers()
+        if remember is not None:
+            for root, value in answers.roots():
+                remember(root, value)
+        found = answers.by_target.items()
+        return {node: Explanation(one.holder, one.pattern) for node, one in found if one.root.rank in ranks}
 
     def explanations(
         self,

@@ -30,9 +30,9 @@ def install(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Calla
 def without_roots(monkeypatch: pytest.MonkeyPatch) -> None:
     """No walk down from lasting roots names a holder: only the search of the heap does."""
     # By its full name: a run in this process may have left an older module as the package's attribute.
-    roots = importlib.import_module("pytest_gpuleak.explain.lasting_roots").LastingRoots
-    monkeypatch.setattr(roots, "reach", lambda *_: None)
-    monkeypatch.setattr(roots, "reach_up", lambda *_: None)
+    module = importlib.import_module("pytest_gpuleak.explain.lasting_roots")
+    monkeypatch.setattr(module.LastingRoots, "reach", lambda *_: module.Reached({}, []))
+    monkeypatch.setattr(module.LastingRoots, "reach_up", lambda *_: {})
 
 
 @pytest.fixture

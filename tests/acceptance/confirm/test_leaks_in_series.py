@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.explain.lasting_roots import LastingRoots
+from pytest_gpuleak.explain.lasting_roots import LastingRoots, Reached
 from pytest_gpuleak.explain.paths import pattern_of
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def without_memory(start: Runner, monkeypatch: pytest.MonkeyPatch) -> Callable[[
 
     def start_without() -> Run:
         with monkeypatch.context() as patch:
-            patch.setattr(LastingRoots, "reach", lambda *_: None)
-            patch.setattr(LastingRoots, "reach_up", lambda *_: None)
+            patch.setattr(LastingRoots, "reach", lambda *_: Reached({}, []))
+            patch.setattr(LastingRoots, "reach_up", lambda *_: {})
             return start("")
 
     return start_without
@@ -534,11 +534,11 @@ def test_the_memory_of_culprits_keeps_nothing_alive(start: Runner) -> None:
 
 
 FORGETFUL = """
-from pytest_gpuleak.explain.lasting_roots import LastingRoots
+from pytest_gpuleak.explain.lasting_roots import LastingRoots, Reached
 
 
-LastingRoots.reach = lambda *_: None
-LastingRoots.reach_up = lambda *_: None
+LastingRoots.reach = lambda *_: Reached({}, [])
+LastingRoots.reach_up = lambda *_: {}
 """
 
 
