@@ -39,6 +39,11 @@ class OriginTable(Mapping[int, Origin]):
         if self._noted.get(key, 0) < self._noted.get(other, 0):
             self._put(key, self._places.get(other))
 
+    def forget(self, key: int) -> None:
+        """Forget a storage that is gone."""
+        self._places.pop(key, None)
+        self._noted.pop(key, None)
+
     def _put(self, key: int, place: tuple[str, int, str] | None) -> None:
         self._notes += 1
         self._noted[key] = self._notes
