@@ -21,6 +21,7 @@ from pytest_gpuleak.engine.judge.untracked import UntrackedRuns, added_by_record
 from pytest_gpuleak.engine.stages import EXPLAIN
 from pytest_gpuleak.engine.survivors import Survivors
 from pytest_gpuleak.heap.collector import PausedCollector, collect
+from pytest_gpuleak.model.evidence import Survivor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.subject import Suspect
     from pytest_gpuleak.explain.untracked_arrays import ArrayWalk, HeapArrays
     from pytest_gpuleak.model.findings import Finding, Origin
-    from pytest_gpuleak.model.readings import Growth
+    from pytest_gpuleak.model.readings import ArrayReading, Growth
 
 
 class HostArrays:
@@ -228,6 +229,12 @@ class HostArrays:
         files = {one.holder.file for one in self._runs.survivors if one.holder is not None and one.holder.file}
         self._runs.libraries = frozenset(file for file in files if not is_user_file(file))
 
+    def _may_grow(self, added: list[ArrayReading]) -> bool:
+        """Tell whether what the recorded run has added may be growth: holders only leave some of it out."""
+        unnamed = {(one.storage, one.storage_bytes): Survivor(1, one) for one in added}
+        runs = dataclasses.replace(self._runs, survivors=tuple(unnamed.values()))
+        return bool(added_by_record(runs, self._suspect.policy, frames_count=True)[0])
+
     def _explain(self, arrays: list[object], heap: HeapArrays) -> None:
         """Read the arrays, and note who holds each and which line made it. The whole heap must be visible."""
         from pytest_gpuleak.explain.untracked_arrays import explain_arrays
@@ -237,6 +244,8 @@ class HostArrays:
         mine = [array for array in arrays if id(array) in readings and not has_any(heap.reader.memory(array), shared)]
         arrays[:] = sorted(mine, key=lambda array: -readings[id(array)].storage_bytes)
         mine.clear()
+        if self._runs.grows and not self._may_grow([readings[id(array)] for array in arrays]):
+            return  # whoever holds them: a search takes seconds where many small arrays are on the heap
         why = explain_arrays(arrays, (id(mine),), self._suspect.tracker.frameworks.reference_finders())
         found = ((readings[identity], explanation) for identity, explanation in why.items())
         self._runs.survivors = Survivors.of_run(int(self._runs.grows), found, self._origins).all()
