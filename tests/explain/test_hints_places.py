@@ -130,12 +130,27 @@ def test_a_class_made_in_a_test_is_taken_out_of_its_registry() -> None:
     assert hint.startswith("The class `Sub`, defined in a function, stays registered in `app.Base.known`")
 
 
+def test_a_class_in_a_registry_of_an_extension_is_to_be_defined_once() -> None:
+    inside = [
+        (f" (inside jaxlib._jax.pytree.{name})", f"jaxlib._jax.pytree.{name}")
+        for name in ("PyTreeDef", "PyTreeRegistry")
+    ]
+    finding = leak(
+        "equinox._tree._leaf_treedef", *inside, (".__init__", "class test_it.<locals>.Model"), (".key", "app.Key")
+    )
+    assert hint_for(finding) == (
+        "The class `Model`, defined in a function, stays registered in a `jaxlib._jax.pytree.PyTreeRegistry`: define it once "
+        "in a module."
+    )
+
+
 @pytest.mark.parametrize(
     "steps",
     [
         [("['Net']", "dict"), (".w", "class Net")],  # defined once, in a module
         [("['Net']", "dict"), (".w", "app.Net")],  # an instance
         [(".kind", "app.Net"), (".w", "class test_it.<locals>.Sub")],  # in no registry
+        [(" (inside lib.Node)", "lib.Node"), (".w", "class test_it.<locals>.Sub")],
     ],
 )
 def test_other_classes_are_not_to_be_taken_out(steps: list[tuple[str, str]]) -> None:

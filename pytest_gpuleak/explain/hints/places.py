@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +30,10 @@ _LIBRARIES: Final = frozenset(
 """Packages, beside the standard library, whose globals no user edits."""
 
 
+_NATIVE_REGISTRY: Final = re.compile(r" \(inside (?P<type>[\w.]*Registry)\)")
+"""A registry of classes in an extension module, such as JAX's of pytree nodes, from which nothing is taken out."""
+
+
 def _is_users_place(trail: Trail, length: int | None = None) -> bool:
     """Tell whether the user edits the root, and the first `length` steps are attributes and items."""
     package = trail.root.partition(".")[0]
@@ -44,11 +49,19 @@ def _is_left_in_users_place(trail: Trail, _: int) -> bool:
 def registered_class(trail: Trail) -> str | None:
     """Recognise a class defined in a function that a registry of classes keeps."""
     for index, step in enumerate(trail.steps):
-        if trail.named and step.type.startswith("class ") and "<locals>" in step.type and trail.is_item(index - 1):
-            name = step.type.removeprefix("class ").rpartition(".")[2]
+        if not (trail.named and step.type.startswith("class ") and "<locals>" in step.type):
+            continue
+        name = code(step.type.removeprefix("class ").rpartition(".")[2])
+        if trail.is_item(index - 1):
             return (
-                f"The class {code(name)}, defined in a function, stays registered in {trail.container_of(index)}: define "
+                f"The class {name}, defined in a function, stays registered in {trail.container_of(index)}: define "
                 "it once in a module, or take it out of the registry in teardown."
+            )
+        native = _NATIVE_REGISTRY.fullmatch(trail.edge(index - 1))
+        if native is not None:
+            return (
+                f"The class {name}, defined in a function, stays registered in a {code(native['type'])}: define it once in "
+                "a module."
             )
     return None
 
