@@ -48,11 +48,7 @@ def explain(  # noqa: PLR0913 - what may be told of a search, each by its name
         budget = Budget(SEARCH_STEPS) if budget is None else budget
         search = Search(Question(targets, budget, ignore, cuts=known, frameworks=frameworks))
         search.run()
-
-        def again(some: Sequence[object], cuts: Collection[Cut]) -> Search:
-            return search.again(some, cuts, budget.part(OTHERS_STEPS))
-
         cuts = set(known)
-        others = find_further_holders(search, targets, again, cuts, groups)
+        others = find_further_holders(search, targets, cuts, groups)
         found = search.explanations(remember, others, groups)
         return behind_rings(search, targets, found, cuts, budget.part(OTHERS_STEPS))

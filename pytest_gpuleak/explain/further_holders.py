@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextvars
 from collections import Counter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.explain.cuts import cuts_of
 from pytest_gpuleak.explain.roots.roots import EDITABLE, Roots
 from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytest_gpuleak.explain.cuts import Cut
     from pytest_gpuleak.explain.explanation import Culprit
@@ -28,21 +28,16 @@ MAX_ASKED: Final = 8
 MAX_ASKED_IN_ALL: Final = 400
 
 
-SearchWithout: TypeAlias = "Callable[[Sequence[object], Collection[Cut]], Search]"
-"""Creates a search for some of the targets that ignores some references."""
-
-
 def find_further_holders(
     search: Search,
     targets: Sequence[object],
-    again: SearchWithout,
     cuts: set[Cut],
     groups: Mapping[int, int] = MappingProxyType({}),
 ) -> dict[Culprit, tuple[Holder, ...]]:
     """Return the further holders. Removed references are added to `cuts`; `groups`: see `explain`."""
     first: dict[Culprit, int] = {}
     asked_of: Counter[int] = Counter()
-    further = _Further(targets, again, cuts)
+    further = _Further(search, targets, cuts)
     answers = search.answers()
     for identity, answer in answers.by_target.items():
         group = groups.get(identity, 0)
@@ -64,10 +59,10 @@ def find_further_holders(
 class _Further:
     """The searches for further holders of one array for each culprit, and what they have found."""
 
-    def __init__(self, targets: Sequence[object], again: SearchWithout, cuts: set[Cut]) -> None:
+    def __init__(self, first: Search, targets: Sequence[object], cuts: set[Cut]) -> None:
         self.found: dict[Culprit, list[Holder]] = {}
         self._targets = targets
-        self._again = again
+        self._first = first
         self._cuts = cuts
         self._given = frozenset(cuts)
         self._of_group: dict[int, set[Cut]] = {}
@@ -84,7 +79,7 @@ class _Further:
     def ask(self, asked: Mapping[Culprit, int]) -> dict[Culprit, int]:
         """Search again for the arrays, by id, and return those with another holder that can be removed."""
         wanted = set(asked.values())
-        search = self._again([target for target in self._targets if id(target) in wanted], self._cuts)
+        search = self._first.again([target for target in self._targets if id(target) in wanted], self._cuts)
         search.run()
         left: dict[Culprit, int] = {}
         for key, identity in asked.items():
@@ -92,7 +87,7 @@ class _Further:
             removable = answer is not None and answer.root.rank == EDITABLE
             if not removable and self._may_be_hidden(search, identity, key[2]):
                 own = self._given | self._of_group[key[2]]
-                used = self._again([target for target in self._targets if id(target) == identity], own)
+                used = self._first.again([target for target in self._targets if id(target) == identity], own)
                 used.run()
                 answer = used.answers().by_target.get(identity)
             if answer is None:

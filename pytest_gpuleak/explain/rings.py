@@ -34,7 +34,7 @@ def behind_rings(
     budget: Budget,
 ) -> list[Explanation]:
     """Return `found`, with the ring as holder of each target that a ring keeps too; `cuts` led to further holders."""
-    if budget.spent or not search.may_close_rings(targets):
+    if budget.spent or not search.native.may_close_rings(targets):
         return found
     answers = search.answers()
     leaked = set(map(id, targets))

@@ -127,9 +127,10 @@ class Search:
         self._answers: Answers | None = None
 
     def again(
-        self, targets: Sequence[object], cuts: Collection[Cut], budget: Budget, *, native: bool = False
+        self, targets: Sequence[object], cuts: Collection[Cut], budget: Budget | None = None, *, native: bool = False
     ) -> Search:
         """A search for some of the targets of this one that does not count some references, not yet run."""
+        budget = self._budget.part(OTHERS_STEPS) if budget is None else budget
         # No ring is closed by a reference that only a walk over the whole heap shows.
         question = self._question._replace(
             targets=targets, budget=budget, ignore=(), cuts=cuts, native=native, walks=False
@@ -289,10 +290,6 @@ class Search:
     def above(self, target: int) -> Collection[int]:
         """Return the ids of the objects met from which a target can be reached, itself included."""
         return self._graph.above([target])
-
-    def may_close_rings(self, targets: Sequence[object]) -> bool:
-        """Whether a ring through native code may keep one of the targets alive."""
-        return self.native.may_close_rings(targets)
 
     def explained(self, ranks: Collection[int], remember: Remember | None = None) -> dict[int, Explanation]:
         """Return, by id, explanations of the targets that a root of these ranks leads to. For `remember` see `explain`."""
