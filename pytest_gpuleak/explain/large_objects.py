@@ -45,18 +45,17 @@ MAX_PARTS: Final = 10
 class LargeObjects:
     """Record the large objects of the heap by ids and sizes, and report which are new since; memory maps too if `maps`.
 
-    The caller makes the whole heap visible (`Detector.whole_heap`) around both walks, of `steps` at most.
+    The caller makes the whole heap visible (`Detector.whole_heap`) around both walks, of `WALK_STEPS` at most.
     """
 
-    def __init__(self, *, maps: bool = False, steps: int = WALK_STEPS) -> None:
+    def __init__(self, *, maps: bool = False) -> None:
         self._maps = maps
-        self._steps = steps
         self._before: dict[int, int] | None = None
 
     def begin(self) -> None:
         """Record the objects that are large now as old."""
         self._before = None
-        walk = HeapWalk(Budget(self._steps))
+        walk = HeapWalk(Budget(WALK_STEPS))
         with PausedCollector():
             sizes = {id(value): size for _, found in self._large(walk) for value, size in found}
         # A part of the heap alone would make the rest of it look new.
@@ -78,7 +77,7 @@ class LargeObjects:
 
     def _note_grown(self, before: dict[int, int], trails: list[list[Any]], grown: dict[int, int]) -> None:
         """Fill the lists in a frame of its own, since the search may leave its callers' frames behind."""
-        for batch, found in self._large(HeapWalk(Budget(self._steps))):
+        for batch, found in self._large(HeapWalk(Budget(WALK_STEPS))):
             new = [(value, size - before.get(id(value), 0)) for value, size in found if id(value) not in grown]
             new = [(value, more) for value, more in new if more >= MIN_BYTES]
             owners = _owners({id(value) for value, _ in new}, batch)

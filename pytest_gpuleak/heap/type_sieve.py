@@ -72,6 +72,6 @@ class TypeSieve:
             return [False] * len(objects)
         return list(map(self._picked.__contains__, types.each))
 
-    def pick(self, objects: Collection[object], types: TypeIds | None = None) -> list[object]:
-        """Return the objects that are picked. `types` are the ids of the objects' types, if they are known."""
-        return list(compress(objects, self.marks(objects, types)))
+    def pick(self, objects: Collection[object]) -> list[object]:
+        """Return the objects that are picked."""
+        return list(compress(objects, self.marks(objects)))

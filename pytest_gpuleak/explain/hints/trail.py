@@ -154,6 +154,6 @@ def cut(text: str, limit: int = NAME_LIMIT) -> str:
     return f"{text[:head]}...{text[len(text) - (limit - 3 - head) :]}"
 
 
-def code(text: str, limit: int = NAME_LIMIT) -> str:
+def code(text: str) -> str:
     """Write a name or expression for a hint: cut and between backticks."""
-    return f"`{cut(text, limit)}`"
+    return f"`{cut(text)}`"

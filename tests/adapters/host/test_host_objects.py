@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.adapters.host.pympler_probe import PymplerProbe, summarize
+from pytest_gpuleak.explain import large_objects
 from pytest_gpuleak.explain.large_objects import MAX_PARTS, LargeObjects
 from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.walk import HeapWalk, Sizes
@@ -114,8 +115,9 @@ def test_the_array_behind_a_view_is_met() -> None:
     assert texts(parts) == [("numpy.ndarray", 1, f"{__name__}.CACHE[0].base")]
 
 
-def test_a_walk_that_found_no_end_makes_nothing_look_new() -> None:
-    large = LargeObjects(steps=0)
+def test_a_walk_that_found_no_end_makes_nothing_look_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_objects, "WALK_STEPS", 0)
+    large = LargeObjects()
     large.begin()
     CACHE.append(bytearray(MIB))
     assert large.end() == ()
