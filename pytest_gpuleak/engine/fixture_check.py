@@ -94,7 +94,7 @@ class FixtureCheck:
             for setup_lines in tracker.frameworks.setup_lines():
                 lines |= setup_lines.lines(arrays, self._knowledge.is_user_file)
         runs = Runs(tracker, guard)
-        runs.end_run(arrays, (), is_user_file=self._knowledge.is_user_file)
+        runs.end_run(arrays, self._knowledge.is_user_file, ())
         steps = settle_steps_of(
             self._knowledge.safeguards, tracker.frameworks, self._settle_steps(nodeid), tracker.threads, lambda _: True
         )

@@ -112,7 +112,7 @@ class TracedLines:
         del arrays[MOST_ASKED:]
         places = dict(zip(heap.keys_of(arrays), map(self._place, map(heap.reader.allocated, arrays)), strict=True))
         arrays.clear()
-        origins = {place: self._origin(*place) for place in set(places.values()) if place is not None}
+        origins = {place: Origin(*place, "", code_at(*place)) for place in set(places.values()) if place is not None}
         return {key: origins[place] for key, place in places.items() if place is not None}
 
     def _knows_any(self) -> bool:
@@ -137,7 +137,3 @@ class TracedLines:
             if self._known[frame.filename]:
                 return frame.filename, frame.lineno
         return None
-
-    @staticmethod
-    def _origin(file: str, line: int) -> Origin:
-        return Origin(file, line, "", code_at(file, line))

@@ -321,7 +321,8 @@ class RunTracker:
             self._end_setup_lines()
         if may_have_untracked_arrays() and self.detector.sees_only_young:
             with suppress(Exception):  # without these a test is judged with less certainty
-                self._fixture_arrays[fixture] = arrays_in(_without_modules(get_objects()))
+                # Without modules: reading one that is imported lazily would import it. In no variable, which would hold them.
+                self._fixture_arrays[fixture] = arrays_in([one for one in get_objects() if type(one) is not ModuleType])
         for listener in reversed(self._listeners):
             listener.setup_ends(fixture, duration_s, failed=failed)
 
@@ -359,8 +360,3 @@ class RunTracker:
             if self.detector is self._epoch:
                 self._epoch.keep_frozen()
         return why
-
-
-def _without_modules(objects: list[object]) -> list[object]:
-    """Leave out modules: reading one that is imported lazily would import it."""
-    return [value for value in objects if type(value) is not ModuleType]

@@ -74,15 +74,11 @@ class Runs:
     # The runs.
 
     def end_run(
-        self,
-        arrays: list[object],
-        young: Sequence[SettleStep] = CHEAP_STEPS,
-        is_user_file: Callable[[str], bool] | None = None,
+        self, arrays: list[object], is_user_file: Callable[[str], bool], young: Sequence[SettleStep] = CHEAP_STEPS
     ) -> None:
-        """Take what a run left: strong references, emptied here. Frees what a young collection frees.
+        """Take what a run left: strong references, emptied here. Frees what a young collection frees, by the steps `young`.
 
-        `young` are the steps for that, and `is_user_file` tells a user's source files, for the lines that arrays themselves
-        know.
+        `is_user_file` tells a user's source files, for the lines that arrays themselves know.
         """
         self.poll("count")
         if any(left.cause for left in self._older) and (others_work() or not self._threads <= running_threads()):
@@ -114,7 +110,7 @@ class Runs:
         users = self._users(settled.found())
         self.poll("count")  # what a young collection frees was alive when the run before it had ended
         self._take_in(self.count, {i: Held(handles[i], readings[i]) for i in alive if i in handles}, users)
-        if settled.alive and is_user_file is not None:
+        if settled.alive:
             for identity, line in lines_of_arrays(settled.found(), known, is_user_file).items():
                 self.survivors.note_line(self.survivors.index_of(self.count, readings[identity]), line)
         self.count += 1
@@ -289,10 +285,6 @@ class Runs:
         """The number of runs that decide: one made for its lines alone does not."""
         return self.count if self._traced is None else min(self.count, self._traced)
 
-    def alive_now(self) -> frozenset[int]:
-        """Return the indices of the survivors that are alive."""
-        return frozenset(left.index for left in self.living())
-
     @property
     def causes(self) -> set[Cause]:
         """What has freed arrays of the first run."""
@@ -337,7 +329,7 @@ class Runs:
     def evidence(self, **beside: Any) -> Evidence:
         """Return the evidence for `engine.judge.arrays.judge`, with fields that are known `beside`."""
         alive = tuple(alive_after(self._left, run) for run in range(self.count))
-        now = self.alive_now()
+        now = {left.index for left in self.living()}
         collected = collected_in(self._left, self._exact)
         older_gone: dict[int, list[ArrayReading]] = defaultdict(list)
         let_go, doubtful = let_go_in(self._older, self._exact)

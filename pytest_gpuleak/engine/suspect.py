@@ -59,7 +59,8 @@ class SuspectCheck:
         with contextlib.ExitStack() as until_judged:
             if suspected or evidence.suspects_beside():  # 2
                 with self._suspect.guard(CONFIRM) as stage:
-                    self._why = self._why_not_again()  # 4
+                    asked = self._suspect.policy.confirm > 0
+                    self._why = self._suspect.subject.why_not_again() if asked else "no re-run was asked for"  # 4
                     if not self._why:
                         until_judged.enter_context(self._suspect.subject.confirming())
                         self._why = self._confirm()  # 5 to 10
@@ -196,7 +197,7 @@ class SuspectCheck:
         arrays = tracker.left_arrays()
         with self._suspect.guard(READ):
             evidence.note_borrowed(arrays)
-            runs.end_run(arrays, is_user_file=self._suspect.knowledge.is_user_file)
+            runs.end_run(arrays, self._suspect.knowledge.is_user_file)
         arrays.clear()
         self._count(growth)
         return ""
@@ -234,7 +235,7 @@ class SuspectCheck:
                 arrays, readings, self._suspect.knowledge, self._suspect.subject.nodeid, self._suspect.policy
             )
         evidence.note_borrowed(arrays)
-        runs.end_run(arrays, CHEAP_STEPS if garbage is None else (), is_user_file=self._suspect.knowledge.is_user_file)
+        runs.end_run(arrays, self._suspect.knowledge.is_user_file, CHEAP_STEPS if garbage is None else ())
         if tracker.detector.sees_only_young and not tracker.threaded:
             self._note_kept()
         suspected = self._count(first.growth)
@@ -254,9 +255,6 @@ class SuspectCheck:
             self._suspect.tracker.ownership.disown({left.held.reading.identity for left in self._runs.living()})
         return suspected
 
-    def _why_not_again(self) -> str:
-        return "no re-run was asked for" if self._suspect.policy.confirm == 0 else self._suspect.subject.why_not_again()
-
     def _findings_by_size(self, why: str) -> tuple[Finding, ...]:
         of_arrays, _ = self._evidence.judge(why)
         how = dataclasses.replace(self._how(), why_not_again=why)
@@ -270,7 +268,7 @@ class SuspectCheck:
         of_arrays = self._named()
         evidence.finish(confirmed=not why)
         if any(found.failed for found in of_arrays):
-            evidence.find_lenders()
+            evidence.lenders.find(evidence.of_arrays())
         with self._suspect.guard(ACCOUNT):
             extra = compare(self._runs.evidence()).extra
             self._holders.note_leftovers(self._suspect.subject.nodeid, extra)
@@ -309,8 +307,9 @@ class SuspectCheck:
                 if not self._holders.note_reached():
                     self._holders.search()  # it has replaced what was named
         elif of_arrays and self._runs.living():
-            named = self._is_named(of_arrays)
-            if any(found.failed for found in of_arrays):
+            fails = any(found.failed for found in of_arrays)
+            named = fails or self._suspect.knowledge.notes_are_read
+            if fails:
                 self._holders.reach_up()
             elif named:
                 self._name_living()
@@ -325,9 +324,6 @@ class SuspectCheck:
             return bool(of_arrays)
         decides = any(found.failed and found.kind != "growing" for found in of_arrays)
         return decides and not any(found.failed and found.kind == "growing" for found in of_arrays)
-
-    def _is_named(self, of_arrays: Sequence[Finding]) -> bool:
-        return self._suspect.knowledge.notes_are_read or any(found.failed for found in of_arrays)
 
     def _how(self) -> Judged:
         names = {"count": "reference count", "collection": "a collection", "settled": "the settling"}

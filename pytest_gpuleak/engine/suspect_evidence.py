@@ -122,10 +122,6 @@ class SuspectEvidence:
         if self.runs.count:
             self.untracked.finish(self.programs.first_run_bytes, confirmed=confirmed)
 
-    def find_lenders(self) -> None:
-        """Search for the objects whose memory the arrays borrow."""
-        self.lenders.find(self.of_arrays())
-
     def note_borrowed(self, arrays: Sequence[object]) -> None:
         """Note the memory that arrays borrow from objects that are no arrays."""
         if self.untracked.watched is not None:

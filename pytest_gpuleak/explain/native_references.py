@@ -11,7 +11,7 @@ from pytest_gpuleak.explain.unaccounted import Hidden, owner_counter
 from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
     from pytest_gpuleak.adapters.protocol import NativeObjects, ReferenceFinder
     from pytest_gpuleak.explain.cuts import Cut
@@ -94,14 +94,10 @@ class NativeReferences:
         if not self.natives:
             taken = (framework.take_census(self._budget) for framework in self._frameworks)
             self.natives = [natives for natives in taken if natives is not None]
-        for objects in (self._targets, *self.lists()):
+        lists = (one for natives in self.natives for one in natives.lists())
+        for objects in (self._targets, *lists):
             self._own.add(id(objects))
             self._counted.update(map(id, objects))
-
-    def lists(self) -> Iterator[Sequence[object]]:
-        """Yield the lists of the frameworks' objects that were made to ask them."""
-        for natives in self.natives:
-            yield from natives.lists()
 
     def may_close_rings(self, targets: Sequence[object]) -> bool:
         """Tell whether a ring through native code may keep one of the targets alive."""
@@ -173,10 +169,6 @@ class NativeReferences:
 
     def _order(self, ring: Sequence[int]) -> tuple[int, list[str]]:
         return len(ring), [safe_access.class_label(type(self._graph.objects[node])) for node in ring]
-
-    def nearest_hidden(self, target: int) -> list[int]:
-        """Return the ids from the nearest object with a missing referrer down to a target; empty if none has."""
-        return self._graph.chain_to_any(target, self.hidden)
 
 
 def led_from_ring(ring: Sequence[int], down: Sequence[int]) -> list[int]:

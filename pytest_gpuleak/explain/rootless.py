@@ -66,7 +66,7 @@ class Rootless:
         ring = self._native.ring(target, set(above), self._budget)
         if 0 < len(ring) <= MAX_RING:
             return self._written(ring, RING_ROOT)
-        chain = graph.chain_to_any(target, graph.orphans(above)[:1]) or self._native.nearest_hidden(target)
+        chain = graph.chain_to_any(target, graph.orphans(above)[:1]) or graph.chain_to_any(target, self._native.hidden)
         return self._written(chain[-MAX_EDGES:], NATIVE_ROOT) if chain else self._not_found(target)
 
     def _together(self, targets: Sequence[int]) -> dict[int, Holder]:

@@ -60,7 +60,7 @@ def runs() -> Runs:
 
 def left(runs: Runs, *buffers: object) -> None:
     """End a run that has left these buffers. A young collection is left out."""
-    runs.end_run(list(buffers), ())
+    runs.end_run(list(buffers), lambda _: True, ())
 
 
 def held(buffer: Buffer) -> Held:
@@ -297,7 +297,7 @@ def test_bytes_that_a_run_has_added_are_net_of_what_it_released(runs: Runs) -> N
 def test_arrays_are_not_kept_alive(runs: Runs) -> None:
     arrays: list[object] = [Buffer()]
     witness = weakref.ref(arrays[0])
-    runs.end_run(arrays, ())
+    runs.end_run(arrays, lambda _: True, ())
     assert (arrays, witness()) == ([], None)
     left(runs, Buffer())
     runs.poll("count")

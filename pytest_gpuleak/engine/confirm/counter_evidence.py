@@ -96,7 +96,7 @@ class CounterEvidence:
 
     def _take_blocks(self) -> None:
         histories, self._histories = self._histories, []
-        if not self._ran_again:
+        if len(self._runs) < 2:
             return
         blocks: dict[str, tuple[Contribution, ...]] = {}
         for device in self._suspected - {HOST}:
@@ -125,14 +125,9 @@ class CounterEvidence:
             return self._suspect.tracker.counters.end_record()
 
     @property
-    def _ran_again(self) -> bool:
-        """Whether a re-run was counted: a record waits for one, since it slows a run two to four times."""
-        return len(self._runs) > 1
-
-    @property
     def wants_rerun(self) -> bool:
         """Whether one more run is needed: memory grew again, or may have, and no record says why."""
-        if not self._ran_again:
+        if len(self._runs) < 2:  # a record waits for a re-run, since it slows a run two to four times
             return False
         if HOST in self._grown and not any(run.host for run in self._runs):
             return True
@@ -224,10 +219,7 @@ class CounterEvidence:
 
     def _may_go(self, growth: Growth) -> bool:
         """Tell whether growth is left that matters, so that a collection of what is young is worth a try."""
-        return self._grows(growth) or bool(self._room(growth))
-
-    def _grows(self, growth: Growth) -> bool:
-        if self._unexplained(growth):
+        if self._unexplained(growth) or self._room(growth):
             return True
         watched = self.watched_growth
         if watched is None or not self._suspect.tracker.may_have_added_arrays:

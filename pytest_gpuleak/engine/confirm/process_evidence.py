@@ -49,7 +49,8 @@ class ProcessEvidence(AddedByReruns["list[LeftProcess]"]):
         new = [process for process in left if not process.pool_id or process.pool_id not in self._pools]
         self._running += left
         if not traced:
-            self._added.append(_without_replaced(new, ended))
+            replaced = _most_similar(new, ended)  # a pool replaces its workers
+            self._added.append([process for process in new if process not in replaced])
         elif self._added:
             for process, like in _most_similar(new, self._added[0]).items():
                 if process.pid in self._origins:
@@ -95,12 +96,6 @@ class ProcessEvidence(AddedByReruns["list[LeftProcess]"]):
             *judge_processes(growing, readings, self._holders, again=LeftAgain(more, self._origins)),
             *judge_processes(staying, readings, self._holders, fails_from=self._suspect.policy.process_bytes),
         )
-
-
-def _without_replaced(new: list[LeftProcess], ended: Sequence[LeftProcess]) -> list[LeftProcess]:
-    """Return the new processes without replacements for ended processes: a pool replaces its workers."""
-    replaced = _most_similar(new, ended)
-    return [process for process in new if process not in replaced]
 
 
 def _staying(first: Sequence[LeftProcess], running: Sequence[LeftProcess]) -> list[LeftProcess]:

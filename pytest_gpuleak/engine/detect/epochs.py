@@ -125,8 +125,9 @@ class EpochDetector:
         """Count the epoch's arrays as old, and leave them young for the collector."""
         if not self.sees_only_young:
             return False
-        bases = array_types(self.frameworks)
-        self._older = self._by_key(select_arrays(get_objects(), bases))
+        arrays = select_arrays(get_objects(), array_types(self.frameworks))
+        handles = hold_arrays(arrays, self.frameworks)
+        self._older = {array_key(array, self.frameworks): handles[id(array)] for array in arrays}
         return True
 
     def look(self) -> list[object]:
@@ -150,10 +151,6 @@ class EpochDetector:
         if self._older:
             born = [array for array in born if not self._is_older(array)]
         return born
-
-    def _by_key(self, arrays: list[object]) -> dict[tuple[int, int], StorageHandle]:
-        handles = hold_arrays(arrays, self.frameworks)
-        return {array_key(array, self.frameworks): handles[id(array)] for array in arrays}
 
     def _is_older(self, array: object) -> bool:
         # What was garbage may have been collected since, and this one have its place: the key alone does not tell.
