@@ -68,12 +68,14 @@ def test_nothing_is_imported_into_the_test(run: Runner) -> None:
     assert found.verdicts == {"test_leaks": "leaked", "test_next": "clean"}
 
 
-def test_a_mock_in_the_place_of_torch(run: Runner) -> None:
+def test_whatever_stands_around_a_leak_it_is_found_with_its_line(run: Runner) -> None:
+    """A mock in the place of torch, gradients of a shared model, a default device, a mode of the user's, a view."""
     found = run(
         """
-        import sys, torch
+        import pytest, sys, torch
+        from torch.overrides import TorchFunctionMode
         from unittest import mock
-        KEPT = []
+        KEPT, LAST = [], []
 
         def test_mocked(monkeypatch):
             monkeypatch.setitem(sys.modules, "torch", mock.MagicMock())
@@ -82,20 +84,6 @@ def test_a_mock_in_the_place_of_torch(run: Runner) -> None:
         def test_absent():
             with mock.patch.dict(sys.modules, {"torch": None}):
                 KEPT.append(torch.ones(10) + 1)
-
-        def test_clean():
-            assert torch.ones(10).sum() == 10
-        """,
-        apart=True,
-    )
-    assert found.verdicts == {"test_mocked": "leaked", "test_absent": "leaked", "test_clean": "clean"}
-
-
-def test_gradients_of_a_shared_model_do_not_look_like_growth(run: Runner) -> None:
-    found = run(
-        """
-        import pytest, torch
-        KEPT = []
 
         @pytest.fixture(scope="session")
         def model():
@@ -107,20 +95,6 @@ def test_gradients_of_a_shared_model_do_not_look_like_growth(run: Runner) -> Non
 
         def test_next(model):
             pass
-        """,
-        apart=True,
-    )
-    finding = found.finding("test_trains")
-    assert (finding["kind"], finding["count"], finding["bytes_per_run"]) == ("growing", 1, 12)
-    assert finding["tensors"][0]["created"]["code"] == "KEPT.append(torch.ones(3))"
-
-
-def test_a_default_device_and_a_mode_of_the_users(run: Runner) -> None:
-    found = run(
-        """
-        import torch
-        from torch.overrides import TorchFunctionMode
-        KEPT = []
 
         class Mine(TorchFunctionMode):
             def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -137,30 +111,25 @@ def test_a_default_device_and_a_mode_of_the_users(run: Runner) -> None:
             with Mine():
                 KEPT.append(torch.ones(3))
 
+        def test_view():
+            logits = torch.ones(256, 256)
+            LAST.append(logits[0, 0])
+
         def test_clean():
+            assert torch.ones(10).sum() == 10
             with Mine(), torch.inference_mode():
                 torch.ones(3)
         """,
         apart=True,
     )
-    assert found.verdicts == {"test_device": "leaked", "test_mode": "leaked", "test_clean": "clean"}
-
-
-def test_a_view_names_the_line_of_its_storage(run: Runner) -> None:
-    found = run(
-        """
-        import torch
-        LAST = []
-
-        def test_it():
-            logits = torch.ones(256, 256)
-            LAST.append(logits[0, 0])
-        """,
-        apart=True,
-    )
-    finding = found.finding("test_it")
-    assert (finding["count"], finding["bytes"]) == (1, 256 * 256 * 4)
-    assert finding["tensors"][0]["created"]["code"] == "logits = torch.ones(256, 256)"
+    leaking = ("test_mocked", "test_absent", "test_trains", "test_device", "test_mode", "test_view")
+    assert found.verdicts == dict.fromkeys(leaking, "leaked") | dict.fromkeys(("test_next", "test_clean"), "clean")
+    trained = found.finding("test_trains")
+    assert (trained["kind"], trained["count"], trained["bytes_per_run"]) == ("growing", 1, 12)
+    assert trained["tensors"][0]["created"]["code"] == "KEPT.append(torch.ones(3))"
+    view = found.finding("test_view")
+    assert (view["count"], view["bytes"]) == (1, 256 * 256 * 4)
+    assert view["tensors"][0]["created"]["code"] == "logits = torch.ones(256, 256)"
 
 
 def test_a_timer_that_would_run_out_in_our_own_work(run: Runner) -> None:
