@@ -6,6 +6,11 @@ import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
+
+from pytest_gpuleak.cli import main
+from pytest_gpuleak.cli.merge import merge_reports
+from pytest_gpuleak.reports.json.read import read_report
 
 if TYPE_CHECKING:
     from tests.conftest import Json, Run, Runner
@@ -75,8 +80,8 @@ def lines_on(found: Run) -> list[str]:
     return [line for line in found.result.outlines if "--gpu-leak finds the tests" in line]
 
 
-def test_full_collections_are_counted_by_fixture_and_function(cleaning: Runner) -> None:
-    found = cleaning(SUITE)
+def test_full_collections_are_counted_by_fixture_and_function_and_top_lists_them(cleaning: Runner) -> None:
+    found = cleaning(SUITE, "--gpu-leak-top=3")
     found.result.assert_outcomes(passed=5)
     assert calls(found) == {
         "gc.collect fixture 'cleanup'": 5,
@@ -91,9 +96,17 @@ def test_full_collections_are_counted_by_fixture_and_function(cleaning: Runner) 
     assert by_caller["TestCase.tearDown()"]["file"] == "test_it.py"
     assert by_caller["flush()"] == {**by_caller["flush()"], "file": "helpers.py", "line": 4}
     assert 0 < sum(one["seconds"] for one in by_caller.values()) < found.report["summary"]["run_s"]
+    lines = found.result.outlines
+    at = next(
+        index for index, line in enumerate(lines) if line.startswith("gpu-leak: what the suite's own clean-up took")
+    )
+    assert all(" s  gc.collect, " in line for line in lines[at + 1 : at + 4])
+    assert " s  gc.collect, " not in lines[at + 4]
 
 
-def test_one_line_tells_who_and_how_much(cleaning: Runner) -> None:
+def test_one_line_tells_who_and_how_much_and_reports_are_read_shown_and_merged(
+    cleaning: Runner, pytester: pytest.Pytester
+) -> None:
     # Nothing but collections: more than a twentieth of any run.
     found = cleaning("def test_other(): [__import__('gc').collect() for _ in range(20)]")
     (line,) = lines_on(found)
@@ -101,6 +114,14 @@ def test_one_line_tells_who_and_how_much(cleaning: Runner) -> None:
     assert " s of " in line
     assert ", 2 others " in line
     assert found.result.ret == 0
+
+    path = pytester.path / "report.json"
+    shown: Any = CliRunner().invoke(main, ["show", str(path)])
+    assert [one for one in shown.output.splitlines() if "--gpu-leak finds the tests" in one] == [line]
+    report = read_report(path)
+    merged = merge_reports([report, report]).summary
+    assert {one["by"]: one["count"] for one in merged["cleanup"]}["test_other()"] == 40
+    assert merged["run_s"] == 2 * report.summary["run_s"]
 
 
 @pytest.mark.usefixtures("cold")
@@ -212,16 +233,6 @@ def test_without_a_file_system_the_call_goes_on(run: Runner) -> None:
     found.result.assert_outcomes(passed=1)
 
 
-def test_top_lists_the_callers(cleaning: Runner) -> None:
-    found = cleaning(SUITE, "--gpu-leak-top=3")
-    lines = found.result.outlines
-    at = next(
-        index for index, line in enumerate(lines) if line.startswith("gpu-leak: what the suite's own clean-up took")
-    )
-    assert all(" s  gc.collect, " in line for line in lines[at + 1 : at + 4])
-    assert " s  gc.collect, " not in lines[at + 4]
-
-
 def test_a_scan_leaves_collect_as_it_is(cleaning: Runner) -> None:
     assert "cleanup" not in cleaning(SUITE, "--gpu-leak-scan=scan").report["summary"]
 
@@ -261,20 +272,3 @@ def test_emptied_caches_are_counted_once_a_device_is_in_use(run: Runner) -> None
         apart=True,
     )
     assert calls(found) == {"empty_cache fixture 'cleanup'": 2}
-
-
-def test_reports_are_read_shown_and_merged(cleaning: Runner, pytester: pytest.Pytester) -> None:
-    from click.testing import CliRunner
-
-    from pytest_gpuleak.cli import main
-    from pytest_gpuleak.cli.merge import merge_reports
-    from pytest_gpuleak.reports.json.read import read_report
-
-    found = cleaning("def test_other(): [__import__('gc').collect() for _ in range(20)]")
-    path = pytester.path / "report.json"
-    shown: Any = CliRunner().invoke(main, ["show", str(path)])
-    assert [line for line in shown.output.splitlines() if "--gpu-leak finds the tests" in line] == lines_on(found)
-    report = read_report(path)
-    merged = merge_reports([report, report]).summary
-    assert {one["by"]: one["count"] for one in merged["cleanup"]}["test_other()"] == 40
-    assert merged["run_s"] == 2 * report.summary["run_s"]
