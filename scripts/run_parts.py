@@ -28,14 +28,13 @@ ROOT = Path(__file__).resolve().parent.parent
 FILES_A_PART = 8
 """Of whole runs of pytest; of the others, three times as many. A process takes 3 s of processor time before its first test."""
 LONG = (
+    "tests/acceptance/holders/test_planted.py",
     "tests/acceptance/memory/test_numpy_arrays.py",
     "tests/acceptance/confirm/test_leaks_in_series.py",
-    "tests/acceptance/confirm/test_notes.py",
     "tests/acceptance/docs/test_adding.py",
     "tests/acceptance/confirm/test_explained_together.py",
     "tests/acceptance/confirm/test_rerun_limits.py",
     "tests/acceptance/session/test_session.py",
-    "tests/acceptance/confirm/test_parameters.py",
     "tests/explain/test_many_targets.py",
 )
 """Files that take 20 s of processor time and more without their tests for torch: each is a part, begun before the others."""
