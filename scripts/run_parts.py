@@ -52,6 +52,8 @@ ALL_NEED_TORCH = re.compile(r"^pytestmark = (?:\[[^\]]*)?pytest\.mark\.torch\b",
 """What a file of tests has that all need torch. It imports torch as it is collected, even where none of its tests is run."""
 COMPILING = re.compile(r"torch\.optim\b|FakeTensorMode|torch\._dynamo")
 """What a file of tests has that imports torch's compiler: making an optimiser, and fake tensors."""
+DRAWING = re.compile(r"^\s*(?:from|import) hypothesis\b", re.MULTILINE)
+"""What a file has that draws its examples. One that only keeps its plugin out of a run names it too."""
 NO_TESTS = 5
 """pytest's exit status where nothing was collected: a part may have no test for this Python."""
 
@@ -102,7 +104,7 @@ def parts(python: str, marked: str) -> list[Part]:
     for side, size in ((whole_runs, FILES_A_PART), (others, 3 * FILES_A_PART)):
         short = [file for file in side if file not in LONG and not ALL_NEED_TORCH.search(texts[file])]
         # Files that draw their examples lie together: hypothesis too is on the heap of all tests of its process.
-        found += in_parts("not torch", sorted(short, key=lambda file: "hypothesis" in texts[file]), size)
+        found += in_parts("not torch", sorted(short, key=lambda file: bool(DRAWING.search(texts[file]))), size)
     return [Part(python, expression, files) for expression, files in found]
 
 
@@ -115,7 +117,7 @@ def run_part(part: Part, marked: str) -> tuple[int, str]:
     """Run the tests of a part that match this expression too; return the exit status and what it printed."""
     expression = f"({marked}) and {part.expression}" if marked else part.expression
     command = [part.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", expression, *part.files]
-    if not any("hypothesis" in (ROOT / file).read_text("utf-8") for file in part.files):
+    if not any(DRAWING.search((ROOT / file).read_text("utf-8")) for file in part.files):
         command += ["-p", "no:hypothesispytest"]  # at the end of each run it imports hypothesis, for half a second
     done = subprocess.run(
         command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False

@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import pkgutil
+import re
 import sys
 import textwrap
 import warnings
@@ -40,6 +41,7 @@ STAND_IN = """
 OFF = [option for name in ("asyncio", "benchmark", "pytest_cov", "flaky", "syrupy") for option in ("-p", f"no:{name}")]
 """Keeps out plugins that are installed to be tested with: a test names the module of the one that it needs."""
 
+IMPORTS_HYPOTHESIS = re.compile(r"^\s*(?:from|import) hypothesis\b", re.MULTILINE)
 FROZEN_BY_THE_INTERPRETER = 5_000
 """Objects: Python 3.12 freezes a few hundred as it starts."""
 
@@ -47,11 +49,11 @@ Json = dict[str, Any]
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
-    """Set hypothesis up before a file that names it is imported: `@settings` copies the profile that is loaded then.
+    """Set hypothesis up before a file that imports it is imported: `@settings` copies the profile that is loaded then.
 
     Where no file does, it stays out: every collection and search of a run inside the tests would walk its 10,000 objects.
     """
-    if isinstance(collector, pytest.Module) and "hypothesis" in collector.path.read_text("utf-8"):
+    if isinstance(collector, pytest.Module) and IMPORTS_HYPOTHESIS.search(collector.path.read_text("utf-8")):
         set_up_hypothesis()
 
 
