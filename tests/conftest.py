@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -186,6 +187,16 @@ def fork_server() -> Iterator[ForkServer]:
     server = ForkServer("torch")
     yield server
     server.close()
+
+
+@pytest.fixture
+def torch_server(request: pytest.FixtureRequest) -> ForkServer | None:
+    """The same where runs can be forked."""
+    return (
+        request.getfixturevalue("fork_server")
+        if sys.platform == "linux" and importlib.util.find_spec("torch")
+        else None
+    )
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,11 +59,33 @@ class ForkServer:
         if not pytest_alone or read_early(os.environ) != self._early:
             return popen(command, stdout=stdout, stderr=stderr, **options)
         path = os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")]))
+        return self._fork(command, {**os.environ, "PYTHONPATH": path}, Path.cwd(), (stdout.name, stderr.name))
+
+    def run(
+        self, options: Sequence[str], environment: Mapping[str, str], folder: Path, timeout: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Run pytest with these options in a folder, as `subprocess.run` would."""
+        command = [sys.executable, "-mpytest", *options]
+        with tempfile.TemporaryDirectory() as outside:
+            output = [Path(outside, name) for name in ("stdout", "stderr")]
+            for path in output:
+                path.touch()
+            process = self._fork(command, environment, folder, [str(path) for path in output])
+            try:
+                status = process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+            return subprocess.CompletedProcess(command, status, *(path.read_text("utf-8") for path in output))
+
+    def _fork(
+        self, command: Sequence[str], environment: Mapping[str, str], folder: Path, output: Sequence[str]
+    ) -> ForkedProcess:
         request = {
             "arguments": list(command),
-            "environment": {**os.environ, "PYTHONPATH": path},
-            "folder": str(Path.cwd()),
-            "output": [stdout.name, stderr.name],
+            "environment": dict(environment),
+            "folder": str(folder),
+            "output": list(output),
         }
         while self._owed:  # the run of a test that gave up while it waited
             self.read_number()

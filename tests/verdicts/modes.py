@@ -18,6 +18,7 @@ from tests.planted.kind import WORDS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from tests.support.forked import ForkServer
     from tests.verdicts.suites import Suite
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -118,7 +119,7 @@ class Verdicts:
     trouble: str = ""
 
 
-def run_mode(suite: Suite, folder: Path, mode: str, seed: int = 0) -> Verdicts:
+def run_mode(suite: Suite, folder: Path, mode: str, seed: int = 0, server: ForkServer | None = None) -> Verdicts:
     """Run a suite in a mode.
 
     Args:
@@ -126,6 +127,7 @@ def run_mode(suite: Suite, folder: Path, mode: str, seed: int = 0) -> Verdicts:
         folder: an empty folder, or that of another mode of the same suite.
         mode: a key of `OPTIONS`.
         seed: of the order in the mode ``shuffled``, and of the choice in ``last``.
+        server: forks the processes from one that has imported torch; without it each imports torch itself.
     """
     suite.write(folder)
     (folder / "verdicts_plugin.py").write_text(PLUGIN)
@@ -133,10 +135,10 @@ def run_mode(suite: Suite, folder: Path, mode: str, seed: int = 0) -> Verdicts:
     files = tuple(suite.files)
     if mode != "alone":
         with _busy(BUSY_PROCESSES if mode == "load" else 0):
-            return _run(folder, files, mode, str(seed))
+            return _run(folder, files, mode, str(seed), server)
     found = Verdicts({}, set())
-    for test in _names(folder, files):
-        one = _run(folder, files, mode, test)
+    for test in _names(folder, files, server):
+        one = _run(folder, files, mode, test, server)
         found.tests |= one.tests
         found.fixtures |= one.fixtures
         found.trouble = found.trouble or one.trouble
@@ -178,13 +180,13 @@ def expected_verdict(test: str) -> str:
     return next((verdict for verdict, word in WORDS.items() if word in test))
 
 
-def _run(folder: Path, files: tuple[str, ...], mode: str, argument: str) -> Verdicts:
+def _run(folder: Path, files: tuple[str, ...], mode: str, argument: str, server: ForkServer | None) -> Verdicts:
     junit, report = folder / "junit.xml", folder / "report.json"
     for path in (junit, report):
         path.unlink(missing_ok=True)
     options = ["--junitxml=junit.xml", "--gpu-leak", *OPTIONS[mode], *files]
     try:
-        done = _pytest(folder, options, mode, argument)
+        done = _pytest(folder, options, mode, argument, server)
     except subprocess.TimeoutExpired:
         return Verdicts({}, set(), f"{mode}: not ended after {LIMIT_S} s")
     if not junit.exists():
@@ -218,13 +220,15 @@ def read_junit(path: Path) -> dict[str, str]:
     return verdicts
 
 
-def _names(folder: Path, files: tuple[str, ...]) -> list[str]:
+def _names(folder: Path, files: tuple[str, ...], server: ForkServer | None) -> list[str]:
     """Return the names of the suite's tests."""
-    done = _pytest(folder, ["--collect-only", *files], "default", "")
+    done = _pytest(folder, ["--collect-only", *files], "default", "", server)
     return [line.rpartition("::")[2] for line in done.stdout.splitlines() if "::" in line]
 
 
-def _pytest(folder: Path, options: list[str], mode: str, argument: str) -> subprocess.CompletedProcess[str]:
+def _pytest(
+    folder: Path, options: list[str], mode: str, argument: str, server: ForkServer | None
+) -> subprocess.CompletedProcess[str]:
     paths = (str(folder), os.environ.get("PYTHONPATH") or str(ROOT))
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GITHUB_", "GITLAB_"))},
@@ -235,8 +239,11 @@ def _pytest(folder: Path, options: list[str], mode: str, argument: str) -> subpr
         "VERDICTS_ARGUMENT": argument,
     }
     plugins = ["-p", "verdicts_plugin", "-p", "pytest_gpuleak.plugin", "-p", "no:cacheprovider", "-W", "ignore"]
+    options = ["-q", *plugins, *options]
+    if server is not None:
+        return server.run(options, environment, folder, LIMIT_S)
     return subprocess.run(
-        [sys.executable, "-B", "-m", "pytest", "-q", *plugins, *options],
+        [sys.executable, "-B", "-m", "pytest", *options],
         cwd=folder,
         env=environment,
         capture_output=True,

@@ -21,10 +21,13 @@ from tests.verdicts.modes import IN_ORDER, OPTIONS, Verdicts, expected_verdict, 
 from tests.verdicts.suites import Suite, draw_suite, suite_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tests.planted.kind import Kind
+    from tests.support.forked import ForkServer
+
+    Check = Callable[[Suite, str], list[str]]
 
 SEED = int(os.environ.get("GPULEAK_SEED") or time.strftime("%Y%m%d", time.gmtime()))
 KINDS_A_SUITE = 12
@@ -38,19 +41,24 @@ UNSOUND = KINDS["large slots are charged to the first that fills them"]
 IN_THEIR_ORDER = [kind for kind in in_order.KINDS if kind is not UNSOUND]
 
 
-def check(suite: Suite, mode: str, folder: Path) -> list[str]:
-    """Run a suite in a mode; return what is wrong, a sentence each."""
-    found = run_mode(suite, folder, mode, SEED)
-    wrong = [found.trouble] if found.trouble else []
-    return wrong + [f"{mode}: {name}: {fault}" for name, fault in faults(suite, mode, found).items()]
+@pytest.fixture
+def check(tmp_path: Path, torch_server: ForkServer | None) -> Check:
+    """Runs a suite in a mode; returns what is wrong, a sentence each."""
+
+    def run_and_compare(suite: Suite, mode: str) -> list[str]:
+        found = run_mode(suite, tmp_path, mode, SEED, torch_server)
+        wrong = [found.trouble] if found.trouble else []
+        return wrong + [f"{mode}: {name}: {fault}" for name, fault in faults(suite, mode, found).items()]
+
+    return run_and_compare
 
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_verdicts_of_a_random_suite_are_right_in_each_mode(tmp_path: Path) -> None:
+def test_verdicts_of_a_random_suite_are_right_in_each_mode(check: Check) -> None:
     suite = draw_suite(SEED, KINDS_A_SUITE)
     modes = Random(SEED).sample(CHEAP, MODES_A_SUITE)
-    wrong = [fault for mode in modes for fault in check(suite, mode, tmp_path)]
+    wrong = [fault for mode in modes for fault in check(suite, mode)]
     assert not wrong, f"GPULEAK_SEED={SEED}\n" + "\n".join(wrong)
 
 
@@ -72,20 +80,20 @@ def test_verdicts_of_a_random_suite_are_right_in_each_mode(tmp_path: Path) -> No
         ),
     ],
 )
-def test_what_once_was_wrong_is_right(kinds: Sequence[Kind], modes: Sequence[str], tmp_path: Path) -> None:
+def test_what_once_was_wrong_is_right(kinds: Sequence[Kind], modes: Sequence[str], check: Check) -> None:
     mode = Random(f"{SEED} {kinds[0].name}").choice(modes)
-    wrong = check(suite_of("once wrong", kinds), mode, tmp_path)
+    wrong = check(suite_of("once wrong", kinds), mode)
     assert not wrong, f"GPULEAK_SEED={SEED}\n" + "\n".join(wrong)
 
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_test_alone_is_judged_as_among_others(tmp_path: Path) -> None:
+def test_a_test_alone_is_judged_as_among_others(check: Check) -> None:
     chosen = [
         kind for kind in KINDS.values() if "parametrize" not in kind.source and not kind.conftest and not kind.file
     ]
     suite = suite_of("alone", Random(SEED).sample(chosen, 2))
-    wrong = check(suite, "alone", tmp_path)
+    wrong = check(suite, "alone")
     assert not wrong, f"GPULEAK_SEED={SEED}\n" + "\n".join(wrong)
 
 
