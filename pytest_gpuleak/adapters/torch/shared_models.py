@@ -93,11 +93,12 @@ def _save(torch: Any, tensors: Mapping[Path, Any]) -> tuple[mmap, dict[Path, _Sa
     places: dict[Path, _Saved] = {}
     end = 0
     for path, tensor in tensors.items():
-        count = tensor.numel()
-        size = count * tensor.element_size()
-        if count and end + size <= MOST_BYTES:
-            places[path] = _Saved(tensor.dtype, tensor.shape, count, end)
-            end += -(-size // _ALIGNMENT) * _ALIGNMENT
+        with contextlib.suppress(Exception):  # a layout that has no shape
+            count = tensor.numel() if _has_plain_content(torch, tensor) else 0
+            size = count * tensor.element_size()
+            if count and end + size <= MOST_BYTES:
+                places[path] = _Saved(tensor.dtype, tensor.shape, count, end)
+                end += -(-size // _ALIGNMENT) * _ALIGNMENT
     buffer = mmap(-1, max(end, 1))  # not on the heap, whose growth is a test's
     saved = {}
     for path, place in places.items():
@@ -105,6 +106,11 @@ def _save(torch: Any, tensors: Mapping[Path, Any]) -> tuple[mmap, dict[Path, _Sa
             _read(torch, place, buffer).copy_(tensors[path])
             saved[path] = place
     return buffer, saved
+
+
+def _has_plain_content(torch: Any, tensor: Any) -> bool:
+    """Tell whether its elements are all of a tensor's content: `torch.frombuffer` ends the process for a quantized dtype."""
+    return tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested)
 
 
 def _read(torch: Any, place: _Saved, buffer: mmap) -> Any:

@@ -201,13 +201,18 @@ def test_what_tests_leak_is_not_noted_with_each() -> None:
     assert sum(map(bool, owners.values())) == shared_models.MOST_LOOSE
 
 
-@pytest.mark.parametrize(
-    "value",
-    [torch.ones(2, device="meta"), torch.ones(2).to_sparse()],
-    ids=["meta", "sparse"],
-)
-def test_what_has_no_bytes_is_passed_over(value: Any) -> None:
-    beside = torch.ones(2)
+OTHERS: dict[str, Callable[[], Any]] = {
+    "meta": lambda: torch.ones(2, device="meta"),
+    "sparse": lambda: torch.ones(2).to_sparse(),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),  # once ended the process
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS)
+def test_what_is_more_or_less_than_its_bytes_is_passed_over(make: Callable[[], Any]) -> None:
+    value, beside = make(), torch.ones(2)
     restore = all_of(keep_values(lambda: {"value": value, "beside": beside}))
     beside.zero_()
     restore()
