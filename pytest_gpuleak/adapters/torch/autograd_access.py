@@ -86,6 +86,24 @@ class TorchAccess:
     def _untyped(self, tensor: Any) -> Any:
         return safe_access.class_dict(self.tensor_class)["untyped_storage"].__get__(tensor, type(tensor))()
 
+    def inside(self, tensor: Any) -> list[Saved]:
+        """Return the tensors that a tensor is made of: what a transform of `torch.func` has wrapped, a quantized one's scales."""
+        wrappers = safe_access.module_dict(self._extension.get("_functorch")) or {}
+        found: list[Saved] = []
+        try:
+            inner, edge = tensor, ""
+            while wrappers["is_functorch_wrapped_tensor"](inner):
+                inner, edge = wrappers["get_unwrapped"](inner), edge + " (wrapped by torch.func)"
+                found.append(Saved(inner, edge))
+        except Exception:  # noqa: BLE001 - an older torch, or a wrapper that has none
+            return found
+        if self.read(tensor, "is_quantized"):
+            for name in ("q_per_channel_scales", "q_per_channel_zero_points"):
+                part = self.read(tensor, name)
+                if part is not None:  # None: of one scale
+                    found.append(Saved(part, f".{name}()"))
+        return found
+
     def grad_fn(self, tensor: Any) -> Any:
         """Return the node that made a tensor; None for a leaf.
 

@@ -122,6 +122,7 @@ class _Finder:
         census = self._census
         held = self._held(census)
         self._bases_and_gradients(census.tensors)
+        self._inside(census.tensors)
         self._hooks(census.tensors)
         if self._missing or self._every:
             self._graphs([(tensor, "") for tensor in held], [node for node in census.nodes if self._is_held(node)])
@@ -184,6 +185,17 @@ class _Finder:
                 gradient = access.read(tensor, "grad")
                 if id(gradient) in self._wanted:
                     self._note(tensor, gradient, ".grad")
+
+    def _inside(self, tensors: Sequence[Any]) -> None:
+        """Note what a tensor is made of (`TorchAccess.inside`)."""
+        if not any(map(self._access.is_tensor, self._wanted.values())):
+            return
+        for tensor in tensors:
+            if self._budget.worked(_STEPS_A_READ):
+                return
+            for part in self._access.inside(tensor):
+                if id(part.value) in self._wanted:
+                    self._note(tensor, part.value, part.edge)
 
     def _hooks(self, tensors: Sequence[Any]) -> None:
         """Note the hooks of `Tensor.register_post_accumulate_grad_hook`.
@@ -265,6 +277,18 @@ class _Finder:
                 for name, tensor in pairs:
                     if id(tensor) in self._wanted:
                         self._note(module, tensor, f".{name}")
+            self._traced_inputs(module, scripted)
+
+    def _traced_inputs(self, module: Any, scripted: Any) -> None:
+        """Note the example inputs, which `torch.jit.trace` keeps with what it has made."""
+        try:
+            inputs = scripted._retrieve_traced_inputs()
+            for name, values in inputs.items():
+                for index, value in enumerate(values):
+                    if id(value) in self._wanted:
+                        self._note(module, value, f"._c._retrieve_traced_inputs()[{name!r}][{index}]")
+        except Exception:  # noqa: BLE001 - an older torch, or a partly constructed module
+            return
 
     def _programs(self) -> None:
         """Note the constants of TorchScript's programs."""
@@ -365,6 +389,7 @@ def _below(access: TorchAccess, tensors: Sequence[Any]) -> Iterator[object]:
         yield value
         if access.read(value, "_is_view"):
             yield access.read(value, "_base")
+        yield from (part.value for part in access.inside(value))
         if access.may_have_gradient(value):
             yield access.read(value, "grad")
 

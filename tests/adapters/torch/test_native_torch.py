@@ -213,6 +213,40 @@ def test_parameters_and_buffers_that_a_scripted_module_keeps(app: Any, torch: An
     assert texts(box) == ["leaky_app.SCRIPT.running_mean"]
 
 
+def test_the_example_inputs_that_a_traced_module_keeps(app: Any, torch: Any) -> None:
+    inputs = torch.ones(4, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        app.TRACED = torch.jit.trace(torch.nn.Linear(3, 2), inputs)
+    box = [inputs]
+    del inputs
+    (text,) = texts(box)
+    assert text.endswith("._c._retrieve_traced_inputs()['forward'][0]")
+    assert leads_to(text, app) is box[0]
+
+
+def test_the_scales_of_a_quantized_tensor(app: Any, torch: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        app.QUANTIZED = torch.quantize_per_channel(torch.ones(4, 3), torch.ones(4), torch.zeros(4), 0, torch.qint8)
+        box = [app.QUANTIZED.q_per_channel_scales(), app.QUANTIZED.q_per_channel_zero_points()]
+        found = texts(box)
+    assert found == ["leaky_app.QUANTIZED.q_per_channel_scales()", "leaky_app.QUANTIZED.q_per_channel_zero_points()"]
+
+
+def test_what_a_tensor_that_left_a_transform_wraps(app: Any, torch: Any) -> None:
+    def step(value: Any) -> Any:
+        app.ESCAPED = value
+        return value.sum()
+
+    inputs = torch.ones(4, 3)
+    torch.func.vmap(torch.func.grad(step))(inputs)
+    wrapped = " (wrapped by torch.func)"
+    functorch = torch._C._functorch
+    box = [functorch.get_unwrapped(functorch.get_unwrapped(app.ESCAPED))]
+    assert texts(box) == [f"leaky_app.ESCAPED{wrapped}{wrapped}"]
+
+
 def test_constants_of_traced_programs(app: Any, torch: Any) -> None:
     """`TestBatchedMultiOutputGPyTorchModel` of botorch leaves 16 tensors, which its traced program keeps."""
     offset = torch.ones(6, 7)
