@@ -121,7 +121,7 @@ def at_exit(trail: Trail) -> str | None:
         if found is None or " (atexit, or " not in trail.holder.text:
             return None
         begin = f"If {code(found['name'])} was given to `atexit.register()`, it"
-        more = " What `torch.jit.script` has compiled stays too, and cannot be taken out."
+        more = " What `torch.library` was given or `torch.jit.script` has compiled stays too, for good."
     return (
         f"{begin} stays, with what it refers to, until Python ends: give it to `atexit.unregister()` in teardown.{more}"
     )
