@@ -86,7 +86,7 @@ collection."""
 
 MODULE_BYTES: Final = 48 * 1024
 """Host bytes of an imported module: 18 to 35 KiB on the mean of large packages, 82 KiB of torch (Python 3.11). Bounds the
-growth that imports excuse."""
+growth of the first run that imports excuse where no re-run repeats it."""
 
 PROGRAM_BYTES: Final = 2 * 1024 * 1024
 """Host bytes of a compiled program: 1.4 to 2 MiB of jaxlib 0.10 on the CPU, for small programs and large ones. Bounds the

@@ -85,7 +85,8 @@ class Growth(NamedTuple):
 
     Attributes:
         first_used: devices that were unused before the run.
-        imported: host memory (bytes) of the modules that the run imported. Growth up to this causes no re-run.
+        imported: host memory (bytes) of the modules that the run imported: they excuse as much of what the first run alone has
+            left.
         modules: their names. What they keep in their globals is theirs.
         collected: bytes that collections of the whole heap have freed within the run, by the host's counter. They may have
             been garbage of earlier tests.

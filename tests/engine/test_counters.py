@@ -52,12 +52,13 @@ def judge(runs: list[CounterRun], evidence: Evidence = NOTHING, policy: Policy =
     return judge_counters(runs, evidence, policy, HEAP)
 
 
-def test_what_a_run_imported_is_no_reason_to_run_it_again_but_excuses_nothing_that_grows() -> None:
+def test_what_a_run_imported_excuses_it_only_where_it_is_not_run_again() -> None:
+    """A leak in the test that imports a library first would be missed by that library's size."""
     first, again = host_runs(30 * MIB, 30 * MIB)
     imported = first.growth._replace(imported=25 * MIB)
-    assert suspects(first.growth, {}, Policy(), HEAP) == {HOST}
-    assert suspects(imported, {}, Policy(), HEAP) == set()
-    assert suspects(imported, {}, Policy(host_bytes=4 * MIB), HEAP) == {HOST}
+    assert suspects(imported, {}, Policy(), HEAP) == {HOST}
+    assert suspects(imported, {}, Policy(confirm=0), HEAP) == set()
+    assert suspects(imported, {}, Policy(confirm=0, host_bytes=4 * MIB), HEAP) == {HOST}
     (found,) = judge([dataclasses.replace(first, growth=imported), again])
     assert found.failed
     assert found.bytes == 30 * MIB

@@ -109,6 +109,38 @@ def test_growth_that_the_options_leave_alone(run: Runner, option: str) -> None:
     assert found.verdicts == {"test_it": "clean"}
 
 
+def test_what_a_test_imports_hides_no_growth(run: Runner) -> None:
+    """60 modules may take 2.8 MiB: the arrays were no growth where the test imported them first."""
+    found = run(
+        """
+        import importlib
+        import numpy as np
+        KEPT, ONCE = [], {}
+
+        def imports(folder, monkeypatch, prefix):
+            monkeypatch.syspath_prepend(folder)
+            for number in range(60):
+                (folder / f"{prefix}{number}.py").touch()
+            importlib.invalidate_caches()
+            for number in range(60):
+                importlib.import_module(f"{prefix}{number}")
+
+        def test_leaks(tmp_path, monkeypatch):
+            imports(tmp_path, monkeypatch, "late")
+            KEPT.append(np.ones(2**17))
+
+        def test_fills_a_cache(tmp_path, monkeypatch):
+            imports(tmp_path, monkeypatch, "later")
+            ONCE.setdefault("table", np.ones(2**17))
+
+        def test_imports(tmp_path, monkeypatch):
+            imports(tmp_path, monkeypatch, "latest")
+        """
+    )
+    assert found.verdicts == {"test_leaks": "leaked", "test_fills_a_cache": "clean", "test_imports": "clean"}
+    assert found.finding("test_leaks")["kind"] == "growing"
+
+
 def test_arrays_that_stay(run: Runner) -> None:
     found = run(
         """
