@@ -43,7 +43,8 @@ CHECK_FAULTS_KEY = "gpu_leak_check_faults"
 class Run:
     """The parts of a run that its end uses.
 
-    `faults` are lines on steps of the end of the run that failed, and `errors` on reports that could not be written. `published` are lines for the CI service to read, if `surroundings` is any.
+    `faults` are lines on steps of the end of the run that failed, and `errors` on reports that could not be written.
+    `published` are lines for the CI service to read, if `surroundings` is any.
     `skips_interrupted` tells that the next Ctrl-C skips the step that it meets: once, at the end of the run.
     """
 
