@@ -137,25 +137,24 @@ def _find(roots: Mapping[str, object]) -> _Found:
     left = [_Step((name,), value, DEPTH, within=False, kept=False) for name, value in roots.items()][::-1]
     while left:
         path, value, depth, within, kept = left.pop()
-        kind = type(value)
-        if kind in kinds.tensors:
+        kind = kinds.of(type(value))
+        if kind.is_tensor:
             loose -= not within
             if within or loose >= 0:
                 found.tensors.update(_with_gradient(path, value))
             continue
-        entries = None if id(value) in seen else kinds.entries(value, depth)
+        entries = None if id(value) in seen else _entries(value, kind, depth)
         if entries is None or len(entries) > (FEW if entries is value and not within else visits):
             continue
         seen.add(id(value))
         visits -= len(entries)
-        is_model = kinds.is_model(kind)
-        within |= is_model
-        kept |= kinds.is_torchs_own(kind)
-        namespace = entries if type(entries) in (dict, list) and (is_model or kept) else None
+        within |= kind.is_model
+        kept |= kind.is_torchs_own
+        namespace = entries if type(entries) in (dict, list) and (kind.is_model or kept) else None
         for name, member in _named(entries):
             below = (*path, name)
             if type(member) not in _PLAIN:
-                left.append(_Step(below, member, DEPTH if is_model else depth - 1, within, kept))
+                left.append(_Step(below, member, DEPTH if kind.is_model else depth - 1, within, kept))
             elif namespace is not None and type(name) is not tuple:  # a tuple stands for a key that is an object
                 found.plain[below] = namespace, member
     return found
@@ -172,34 +171,49 @@ class _Step(NamedTuple):
     """Whether it is part of an optimizer or a scheduler, whose plain values all belong to its state."""
 
 
+class _Kind(NamedTuple):
+    """What is asked of a class: a model is an optimizer or a scheduler too, which are `is_torchs_own`."""
+
+    is_tensor: bool
+    is_torchs_own: bool
+    is_model: bool
+    is_opaque: bool
+
+
 class _Kinds:
-    """Tells models, optimizers and schedulers from other objects, by their classes."""
+    """Tells models, optimizers and schedulers from other objects, by their classes: each is looked at once a walk."""
 
     def __init__(self) -> None:
         tensors = (torch_class("torch", "Tensor"), torch_class("torch.nn", "Parameter"))
-        self.tensors = [kind for kind in tensors if kind is not None]  # subclasses answer by user code
+        self._tensors = [kind for kind in tensors if kind is not None]  # subclasses answer by user code
         self._module = torch_class("torch.nn", "Module")
         own = (torch_class("torch.optim", "Optimizer"), torch_class("torch.optim.lr_scheduler", "LRScheduler"))
         self._own = [kind for kind in own if kind is not None]
+        self._known: dict[int, _Kind] = {}
 
-    def is_torchs_own(self, kind: type) -> bool:
-        return any(is_kind_of(kind, one) for one in self._own)
+    def of(self, kind: type) -> _Kind:
+        found = self._known.get(id(kind))
+        return self._look(kind) if found is None else found
 
-    def is_model(self, kind: type) -> bool:
-        return (self._module is not None and is_kind_of(kind, self._module)) or self.is_torchs_own(kind)
+    def _look(self, kind: type) -> _Kind:
+        own = any(is_kind_of(kind, one) for one in self._own)
+        is_code = any(is_kind_of(kind, one) for one in _CODE) or any(in_package(kind, name) for name in _PACKAGES)
+        found = self._known[id(kind)] = _Kind(
+            any(kind is one for one in self._tensors),
+            own,
+            own or (self._module is not None and is_kind_of(kind, self._module)),
+            kind in _PLAIN or is_code,
+        )
+        return found
 
-    def entries(self, value: object, depth: int) -> Any:
-        """Return what is below: a list, a tuple or a dict; None where nothing is looked into."""
-        kind = type(value)
-        if self.is_model(kind):
-            return instance_dict(value)
-        if depth <= 0 or kind in _PLAIN:
-            return None
-        if kind in _CONTAINERS:
-            return value
-        if any(is_kind_of(kind, one) for one in _CODE) or any(in_package(kind, name) for name in _PACKAGES):
-            return None
+
+def _entries(value: object, kind: _Kind, depth: int) -> Any:
+    """Return what is below: a list, a tuple or a dict; None where nothing is looked into."""
+    if kind.is_model:
         return instance_dict(value)
+    if depth <= 0 or kind.is_opaque:
+        return None
+    return value if type(value) in _CONTAINERS else instance_dict(value)
 
 
 def _named(entries: Any) -> Iterator[tuple[object, object]]:
