@@ -10,7 +10,7 @@ from pytest_gpuleak.adapters.arrays import array_types, select_arrays
 from pytest_gpuleak.adapters.bulk import storages_of
 from pytest_gpuleak.adapters.storages import is_storage
 from pytest_gpuleak.engine.describe import SEARCH_CUT
-from pytest_gpuleak.engine.limits import GRAPHS_STEPS, MOST_ASKED, SEARCH_STEPS, STEPS_A_TEST
+from pytest_gpuleak.engine.limits import GRAPHS_STEPS, MOST_ASKED, MOST_SOUGHT, SEARCH_STEPS, STEPS_A_TEST
 from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, RECOGNISE
 from pytest_gpuleak.engine.survivors import Found
 from pytest_gpuleak.heap.budget import Budget
@@ -67,12 +67,13 @@ class Holders:
         """Tell whether lasting roots lead to the `wanted` and the `older` arrays, so that none is garbage; name the `wanted`.
 
         `fixtures` are pytest's definitions of wider fixtures. A collection of the heap takes longer than a walk down from the
-        roots that are known, and than a search up from what that has not met.
+        roots that are known, and than a search up from the few arrays that it has not met.
         """
         if not self._can_walk(wanted):
             return False
         unmet = list(older)
-        return self._reach(wanted, fixtures, unmet) or self._reach_up(wanted, unmet)
+        met = self._reach(wanted, fixtures, unmet)
+        return met or (len(wanted) + len(unmet) <= MOST_SOUGHT and self._reach_up(wanted, unmet))
 
     def _can_walk(self, wanted: Sequence[Left]) -> bool:
         return 0 < len(wanted) <= MOST_ASKED and self._tracker.detector.hides_older
@@ -106,11 +107,7 @@ class Holders:
         Once: what it has not led to, and older arrays that none has led to (what C++ holds), are left to other ways.
         """
         unmet = self._knowledge.unmet
-        if (
-            self._in_vain
-            or len(wanted) + len(older) > MOST_ASKED
-            or any(one.held.handle.storage in unmet for one in older)
-        ):
+        if self._in_vain or len(wanted) > MOST_ASKED or any(one.held.handle.storage in unmet for one in older):
             return False
         self._in_vain = True
         with self._guard(RECOGNISE):

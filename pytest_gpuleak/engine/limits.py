@@ -140,6 +140,10 @@ MOST_ASKED: Final = 1000
 """Arrays of a suspect that are asked one by one: which line made them, whose memory they use, whether lasting roots lead to
 them. Bounds: of more, less is told, and the heap is collected to tell garbage."""
 
+MOST_SOUGHT: Final = 32
+"""Arrays that a search up through the heap may prove to be no garbage: three levels of it take as long as a collection.
+Orders: of more, the heap is collected."""
+
 MOST_ALONE: Final = 32
 """Arrays that are asked for one by one, where what in the test's runner holds them was too much to be looked at together.
 Bounds."""
