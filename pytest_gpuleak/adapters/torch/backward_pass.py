@@ -113,9 +113,10 @@ def _has_lock() -> bool:
 
 def _others() -> Iterator[FrameType]:
     """Yield the innermost frames of the other threads, without the test runners' servers."""
-    me = get_ident()
-    for thread, frame in sys._current_frames().items():
-        if thread != me and not _is_server(frame):
+    frames = sys._current_frames()
+    del frames[get_ident()]  # a frame that has itself in a variable is a cycle, which stays until a collection
+    for frame in frames.values():
+        if not _is_server(frame):
             yield frame
 
 
