@@ -128,8 +128,10 @@ def test_a_dict_of_locals_that_the_user_holds_stays_filled() -> None:
     assert namespace["target"] is target
 
 
+@pytest.mark.parametrize("framework", ["heapq", pytest.param("torch", marks=pytest.mark.torch)])
 @pytest.mark.usefixtures("collector_off")
-def test_nothing_is_left_on_the_heap(app: Any) -> None:
+def test_nothing_is_left_on_the_heap(app: Any, framework: str) -> None:
+    pytest.importorskip(framework)
     app.HELD = [Thing()]
     explain(app.HELD)  # leaves an empty dict in each running frame, before Python 3.13: one that is used again
     before = len(gc.get_objects())
