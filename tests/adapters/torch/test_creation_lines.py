@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import torch
+from typing import Any
+
+import pytest
 
 from pytest_gpuleak.adapters.torch.creation_lines import trace_origins
 from pytest_gpuleak.adapters.torch.reading import storage_key
+
+pytestmark = pytest.mark.torch
+
+torch: Any = pytest.importorskip("torch")
 
 
 def test_what_no_call_returned_has_no_line_of_an_earlier_storage_at_its_address() -> None:
