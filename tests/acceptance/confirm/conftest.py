@@ -26,13 +26,18 @@ def install(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Calla
     return install_modules
 
 
-@pytest.fixture
-def without_roots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No walk down from lasting roots names a holder: only the search of the heap does."""
+def forget_roots(patch: pytest.MonkeyPatch) -> None:
+    """Let no walk from lasting roots name a holder, and no search up: only the search of the heap does."""
     # By its full name: a run in this process may have left an older module as the package's attribute.
     module = importlib.import_module("pytest_gpuleak.explain.lasting_roots")
-    monkeypatch.setattr(module.LastingRoots, "reach", lambda *_: module.Reached({}, []))
-    monkeypatch.setattr(module.LastingRoots, "reach_up", lambda *_: {})
+    patch.setattr(module.LastingRoots, "reach", lambda *_: module.Reached({}, []))
+    patch.setattr(module.LastingRoots, "reach_up", lambda *_: {})
+
+
+@pytest.fixture
+def without_roots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No lasting root is known to lead to anything."""
+    forget_roots(monkeypatch)
 
 
 @pytest.fixture

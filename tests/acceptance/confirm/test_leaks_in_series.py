@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.explain.lasting_roots import LastingRoots, Reached
 from pytest_gpuleak.explain.paths import pattern_of
+from tests.acceptance.confirm.conftest import forget_roots
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,8 +55,7 @@ def without_memory(start: Runner, monkeypatch: pytest.MonkeyPatch) -> Callable[[
 
     def start_without() -> Run:
         with monkeypatch.context() as patch:
-            patch.setattr(LastingRoots, "reach", lambda *_: Reached({}, []))
-            patch.setattr(LastingRoots, "reach_up", lambda *_: {})
+            forget_roots(patch)
             return start("")
 
     return start_without
