@@ -80,14 +80,11 @@ class HostArrays:
 
     @property
     def suspected(self) -> bool:
-        """Whether every run so far has grown the heap by more than the floor, what the first one imported included.
-
-        Modules may hide what the first run has left; a re-run, where there is one, imports none of them.
-        """
+        """Whether every run so far has grown the heap by more than the floor; imports of the first excuse no growth."""
         if self._growth is None:
             return False
-        imported = self._growth.imported if self._suspect.policy.confirm else 0
-        return min([self._grown[0] + imported, *self._grown[1:]]) > self.floor
+        unexcused = self._growth.imported - self._growth.excused(self._suspect.policy.confirm)
+        return min([self._grown[0] + unexcused, *self._grown[1:]]) > self.floor
 
     def begin_record(self) -> bool:
         """Walk over the heap for the record of one more run, and tell whether that run is needed.

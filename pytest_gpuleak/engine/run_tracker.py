@@ -239,8 +239,7 @@ class RunTracker:
         """
         for (device, metric), size in growth.at_most().bytes.items():
             if device == HOST:
-                # What a run imported may hide a leak, which grows in the next run; where there is none, it excuses.
-                grown = size if policy.confirm else size - growth.imported
+                grown = size - growth.excused(policy.confirm)
                 if grown >= 1 and grown >= self.least_host_growth(policy._replace(confirm=1)):
                     return True
             elif metric == "reserved":

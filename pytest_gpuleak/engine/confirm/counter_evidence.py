@@ -224,7 +224,8 @@ class CounterEvidence:
         watched = self.watched_growth
         if watched is None or not self._suspect.tracker.may_have_added_arrays:
             return False
-        return self._unexplained_host(growth) + growth.imported > watched
+        unexcused = growth.imported - growth.excused(self._suspect.policy.confirm)
+        return self._unexplained_host(growth) + unexcused > watched
 
     def _reveal(self, growth: Growth) -> frozenset[str]:
         """Give unread arrays of visible ones, which C++ alone knows, to the runs where the counters have room for them.

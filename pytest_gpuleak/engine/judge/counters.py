@@ -66,9 +66,9 @@ def suspects(growth: Growth, known: Mapping[str, int], policy: Policy, probes: M
         for device in growth.devices
         if growth.of(device) > known.get(device, 0) + _rounding(growth, device, (1,))
     }
-    imported = 0 if policy.confirm else growth.imported  # a re-run tells
+    excused = growth.excused(policy.confirm) + growth.compiled
     for name, limits in probes.items():
-        unexplained = growth.bytes.get((HOST, name), 0) - known.get(HOST, 0) - imported - growth.compiled
+        unexplained = growth.bytes.get((HOST, name), 0) - known.get(HOST, 0) - excused
         if unexplained > _host_limit(policy, limits):
             found.add(HOST)
     found |= _reserved_over(growth, policy)
