@@ -135,6 +135,14 @@ class Agent:
             if f"cuda:{index}" in sizes
         }
 
+    def has_grown(self) -> bool:
+        """See `child.subject.Wire`."""
+        grown = True  # where it cannot be told, as where it has: the re-run is judged
+        with contextlib.suppress(Exception):
+            arrays, _, grown = self._look()
+            arrays.clear()
+        return grown
+
     def _look(self) -> tuple[list[object], Growth, bool]:
         tracker, policy = self._tracker, self._policy
         growth = tracker.counters.end(lambda: tracker.least_host_growth(policy))

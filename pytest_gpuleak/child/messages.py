@@ -1,6 +1,7 @@
 """Messages between a run and an agent: JSON objects, a line each.
 
 The run asks ``begin`` (a test, by a policy; null: that of the last one), ``end``, and tells ``ran`` after each re-run, or ``drop`` where there is none.
+Where the re-run may have reached another worker, it asks by ``look`` first whether it has left anything: ``looked``.
 The agent greets with ``hello``, and answers ``begun``, ``ended``, then for a suspect ``ready`` before each re-run and
 ``judged`` at last. Between tests the run may ask what it has on ``devices``. ``seq`` tells the tests apart: what a late agent answers belongs to an earlier one.
 """

@@ -22,6 +22,9 @@ class Wire(Protocol):
     def receive(self) -> dict[str, Any]:
         """Wait for the next message."""
 
+    def has_grown(self) -> bool:
+        """Tell whether the run that is under way has left anything here so far."""
+
 
 class ElsewhereSubject(Subject):
     """A test of the run: to run it again is to tell the run that this process is ready, and to wait.
@@ -49,5 +52,6 @@ class ElsewhereSubject(Subject):
         """See `Subject`. Tracing is per thread, and user code runs in others."""
         del tracing, known, decided
         self._wire.send(op="ready", seq=self._seq)
-        message = self._wire.receive()
+        while (message := self._wire.receive())["op"] == "look":
+            self._wire.send(op="looked", seq=self._seq, grown=self._wire.has_grown())
         return RerunResult(message["op"] == "ran" and bool(message["passed"]), str(message.get("why", "")))

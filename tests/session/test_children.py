@@ -21,6 +21,7 @@ from pytest_gpuleak.model.findings import Finding, HelperProcess
 from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.model.version import __version__
 from pytest_gpuleak.session.features.children import agents as agents_module
+from pytest_gpuleak.session.features.children import connections as connections_module
 from pytest_gpuleak.session.features.children import listener as listener_module
 from pytest_gpuleak.session.features.children import patience as patience_module
 from pytest_gpuleak.session.features.children.agents import Agents, open_agents
@@ -107,7 +108,8 @@ class FakeAgent:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    monkeypatch.setattr(agents_module, "name_and_command", lambda _: ("python", "python -m engine"))
+    for module in (agents_module, connections_module):
+        monkeypatch.setattr(module, "name_and_command", lambda _: ("python", "python -m engine"))
     for limit in ("ANSWER_S", "START_S", "JUDGE_S"):  # this machine may be slow: a test of a limit sets it
         monkeypatch.setattr(agents_module, limit, 300)
     run = Run()
@@ -207,7 +209,7 @@ def test_one_that_the_machine_keeps_from_running_is_waited_for_and_not_for_ever(
     runs.set()
     assert run.agents_.unchecked == ([] if goes_on else ["in Engine (pid 7): it did not answer within 0.1 s"])
     assert set(looks) == {7}
-    while run.agents_._all[0].late:
+    while run.agents_._connections.all[0].late:
         run.agents_.begin(Policy())
 
 
@@ -215,7 +217,7 @@ def test_one_that_the_machine_keeps_from_running_is_waited_for_and_not_for_ever(
 def test_a_process_that_runs_on_without_its_connection_is_told(
     run: Run, monkeypatch: pytest.MonkeyPatch, *, runs: bool
 ) -> None:
-    monkeypatch.setattr(agents_module, "is_running", lambda _: runs)
+    monkeypatch.setattr(connections_module, "is_running", lambda _: runs)
     run.agent(lambda _: None)
     assert run.test() == run.test() == run.test() == ()
     why = "it has closed its connection, or runs another program"
@@ -330,6 +332,65 @@ def test_an_agent_that_never_judges_is_not_served_for_ever(run: Run) -> None:
     agent = run.agent(lambda message: [{"op": "ready", "seq": 1}] if message["op"] == "ran" else growing(message))
     assert run.test() == ()
     assert agent.asked.count("ran") == Policy().confirm + agents_module.MOST_FURTHER_RERUNS + 1
+
+
+def worker(*grown: bool, looks: bool = True) -> Callable[[dict[str, Any]], list[Any]]:
+    """Answer as a worker that has `grown` in this run, and not in that. It judges by the last one; its `looks` tell of each."""
+    runs, last = iter(grown), [False]
+
+    def answer(message: dict[str, Any]) -> list[Any]:
+        op, seq = message["op"], message.get("seq")
+        if op == "end":
+            last[:] = [judging] = [next(runs)]
+            return [{"op": "ended", "seq": seq, "judging": judging}, *[{"op": "ready", "seq": seq}] * judging]
+        if op == "look":
+            last[:] = [next(runs)]
+            return [{"op": "looked", "seq": seq, "grown": last[0]}] * looks
+        if op == "ran":
+            return [{"op": "judged", "seq": 1, "findings": [encode_finding(FOUND)] * last[0], "fault": ""}]
+        return well_behaved(message)
+
+    return answer
+
+
+def test_a_worker_that_a_rerun_does_not_reach_waits_for_one_that_does(run: Run) -> None:
+    run.started = {Started(7): SERVER, Started(8): SERVER, Started(9): OTHER}
+    first = run.agent(worker(True, False, True))
+    second = run.agent(worker(False, True, False), pid=8)
+    others = run.agent(worker(False), pid=9)
+    (found,) = run.test(SERVER)
+    assert found.process is not None
+    assert (found.process.pid, run.agents_.unchecked) == (7, [])
+    assert first.asked == ["begin", "end", "look", "look", "ran"]
+    assert second.asked == ["begin", "end", "begin", "end", "look", "ran"]
+    assert others.asked == ["begin", "end"]
+
+
+def test_what_each_worker_keeps_once_is_told_after_a_run_that_adds_nothing(run: Run) -> None:
+    run.started = {Started(7): SERVER, Started(8): SERVER}
+    first, second = run.agent(worker(True, False, False)), run.agent(worker(False, True, False), pid=8)
+    assert run.test(SERVER) == ()
+    assert (first.asked.count("look"), second.asked.count("look"), run.agents_.unchecked) == (2, 1, [])
+
+
+def test_a_worker_that_does_not_tell_whether_it_was_reached_leaves_the_test_unchecked(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience_module, "read_use", lambda _: ProcessUse(1.0, wants=False))
+
+    def run_again() -> RerunResult:
+        monkeypatch.setattr(agents_module, "JUDGE_S", 0.2)
+        return RerunResult(passed=True)
+
+    run.started = {Started(7): SERVER, Started(8): SERVER}
+    first, _ = run.agent(worker(True, False, looks=False)), run.agent(worker(False, False), pid=8)
+    run.agents_.begin(Policy())
+    run.agents_.end("t.py::test", True, lambda: (SERVER,))
+    assert run.agents_.confirm(run_again) == ()
+    assert run.agents_.unchecked == ["in Engine (pid 7, fixture 'server'): it did not answer within 0.2 s"]
+    run.agents_.close()
+    first.thread.join(300)  # it has read all
+    assert first.asked == ["begin", "end", "look", "drop"]
 
 
 def test_a_finding_that_is_none_leaves_the_test_unchecked(run: Run) -> None:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
+import collections
 import os
-import select
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.processes.facts import name_and_command
 from pytest_gpuleak.child.messages import encode_policy
 from pytest_gpuleak.engine.subject import RerunResult
 from pytest_gpuleak.model.findings import HelperProcess
-from pytest_gpuleak.model.version import __version__
-from pytest_gpuleak.session.features.children.connection import is_running, read_finding
-from pytest_gpuleak.session.features.children.patience import LOOK_S, Patience
+from pytest_gpuleak.session.features.children.connection import read_finding
+from pytest_gpuleak.session.features.children.connections import Connections
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.session.features.children.connection import Connection
+    from pytest_gpuleak.session.features.children.connections import Processes
     from pytest_gpuleak.session.features.children.listener import Listener
 
 OPTION = "--gpu-leak-children=agent"
@@ -43,14 +41,8 @@ MOST_FURTHER_RERUNS = 10
 """Re-runs that an agent may ask for beyond those that the policy has: the engine asks for few, a broken agent for any number."""
 
 
-class Processes(Protocol):
-    """Tells which processes wider fixtures have started: `engine.detect.processes.Children`."""
-
-    def owned(self) -> Mapping[Any, FixtureKey]:
-        """Return the processes of fixtures that are up, and their descendants, each with its fixture."""
-
-    def name_of(self, fixture: FixtureKey) -> str:
-        """Return the name of a fixture that is up."""
+_PASSED = RerunResult(passed=True)
+_DROP = {"op": "drop", "why": "the run went on, since the process was late"}
 
 
 class Agents:
@@ -60,15 +52,15 @@ class Agents:
         self._listener = listener
         self._processes = processes
         self._tell = tell
-        self._all: list[Connection] = []
-        self._cut_off: list[Connection] = []
-        self._told: set[int] = set()
-        """The pids of processes that have greeted, or have been told to be silent."""
-        self._seq = 0
+        self._connections = Connections(listener, processes, tell)
         self._policy: Policy | None = None
         self._following = False
+        self._nodeid = ""
         self._suspects: list[Connection] = []
-        self._findings: list[tuple[Connection, list[Any]]] = []
+        self._beside: list[Connection] = []
+        self._waiting: list[Connection] = []
+        """Suspects that the last re-run has not reached."""
+        self._judged: dict[Connection, list[Finding]] = {}
         self.unchecked: list[str] = []
         """Why the running test was not checked in a process: a clause for each."""
         leave = weakref.WeakMethod(self.leave)
@@ -77,11 +69,13 @@ class Agents:
     def begin(self, policy: Policy) -> None:
         """Begin a test in every process that has an agent."""
         self.unchecked, self._policy, self._following = [], policy, True
-        for one in self._suspects:  # the run could not judge the last test
+        for one in (*self._suspects, *self._waiting):  # the run could not judge the last test
             one.late = True
-        self._suspects, self._findings = [], []
+        for one in self._waiting:
+            one.send(_DROP)
+        self._suspects, self._waiting, self._judged = [], [], {}
         self._begin()
-        self._tell_cut_off()
+        self._connections.tell_cut_off()
 
     def setup_ends(self, fixture: FixtureKey) -> None:
         """Take what the setup has made in other processes as the fixture's: the test begins anew there."""
@@ -89,12 +83,12 @@ class Agents:
         if self._following:
             self._begin()
         else:
-            self._welcome()
+            self._connections.welcome(START_S)
 
     def teardown_begins(self, fixture: FixtureKey) -> None:
         """Tell which of the fixture's processes run Python and have had no agent, in one line: what leaks there is not found."""
         pids = [process.pid for process, owner in self._processes.owned().items() if owner == fixture]
-        silent = [pid for pid in pids if pid not in self._told and self._listener.could_have_greeted(pid)]
+        silent = [pid for pid in pids if pid not in self._connections.told and self._listener.could_have_greeted(pid)]
         if silent:
             (name, _), more = name_and_command(silent[0]), f" and {len(silent) - 1} more" if silent[1:] else ""
             who = HelperProcess(silent[0], name, fixture=self._processes.name_of(fixture)).text
@@ -104,130 +98,40 @@ class Agents:
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
         """Forget the fixture, whose key may be another's."""
-        for one in self._all:
+        for one in self._connections.all:
             if one.owner == fixture:
                 one.owner = None
 
     def _begin(self) -> None:
-        self._welcome()
-        if not self._all or self._policy is None:
+        self._connections.welcome(START_S)
+        if not self._connections.all or self._policy is None:
             return
-        for one in self._all:
+        for one in self._connections.all:
             one.begun = False
             if one.late:
                 self._take_late(one)
-        self._drop_ended()
-        self._seq += 1
-        asked = [one for one in self._all if not one.late]
-        policies = {one: None if one.policy == self._policy else encode_policy(self._policy) for one in asked}
-        messages = {one: {"op": "begin", "seq": self._seq, "policy": policy} for one, policy in policies.items()}
+        self._connections.drop_ended()
+        self._connections.seq += 1
+        self._begin_in([one for one in self._connections.all if not one.late], self._policy)
+
+    def _begin_in(self, asked: Sequence[Connection], policy: Policy) -> None:
+        policies = {one: None if one.policy == policy else encode_policy(policy) for one in asked}
+        messages = {
+            one: {"op": "begin", "seq": self._connections.seq, "policy": policy} for one, policy in policies.items()
+        }
         new = not all(one.loaded for one in asked)
         for one in asked:
-            one.policy = self._policy
-        for one in self._ask(messages, START_S if new else ANSWER_S):
+            one.begun, one.policy = False, policy
+        for one in self._connections.ask(messages, START_S if new else ANSWER_S):
             one.begun = one.loaded = True
 
     def _take_late(self, late: Connection) -> None:
         """Read what a late agent answers by now; it is asked again once it waits for the next test."""
         for answer in late.answers():
             if answer.get("op") == "ready":
-                late.send({"op": "drop", "why": "the run went on, since the process was late"})
-            elif answer.get("op") != "ended" or not answer.get("judging"):
+                late.send(_DROP)
+            elif answer.get("op") != "looked" and not answer.get("judging"):
                 late.late = False
-
-    def _welcome(self) -> None:
-        """Take new agents, and wait for those of processes that run and are known to greet."""
-        patience = Patience(START_S)
-        expected = self._listener.expected
-        while True:
-            self._all += self._listener.accept()
-            for one in self._all:
-                if one.process is None:
-                    one.read()
-                    self._greet(one)
-            # A list of processes may be older than the greeting.
-            self._find_owners([one for one in self._all if one.owner is None])
-            known = {one.process.pid for one in self._all if one.process is not None}
-            expected[:] = [pid for pid in expected if pid not in known and is_running(pid)]
-            self._drop_ended()
-            if not expected:
-                return
-            if patience.spent_on(expected).issuperset(expected):
-                self._told.update(expected)
-                for pid in expected:
-                    self._tell(
-                        f"pid {pid} is not checked: it has not greeted within {START_S:g} s, and none is waited for any more"
-                    )
-                self._listener.expect_none()
-                return
-            silent = [one for one in self._all if one.process is None]
-            wait([self._listener, *silent], LOOK_S)  # a process may end without a greeting
-
-    def _greet(self, new: Connection) -> None:
-        if new.process is None:
-            return
-        self._told.add(new.process.pid)
-        name, command = name_and_command(new.process.pid)
-        new.process = dataclasses.replace(new.process, name=new.process.name or name, command=command)
-        if new.version != __version__:
-            new.end(
-                new.refusal or f"it has pytest-gpuleak {new.version or 'of another release'}, the run {__version__}"
-            )
-
-    def _find_owners(self, connections: Sequence[Connection]) -> None:
-        if not connections:
-            return
-        owners = {process.pid: owner for process, owner in self._processes.owned().items()}
-        for one in connections:
-            if one.process is not None and one.process.pid in owners:
-                one.owner = owners[one.process.pid]
-                one.process = dataclasses.replace(one.process, fixture=self._processes.name_of(one.owner))
-
-    def _drop_ended(self) -> None:
-        for one in self._all:
-            if one.ended and one.why_ended:
-                any_more = "" if one.policy is None else " any more"
-                self._tell(f"{one.text} is not checked{any_more}: {one.why_ended}")
-            elif one.ended and one.process is not None and not one.has_left:
-                self._cut_off.append(one)  # it is ending, as a rule: what runs at the next test is not
-        self._all = [one for one in self._all if not one.ended]
-
-    def _tell_cut_off(self) -> None:
-        """Tell of processes that run on without the connection: they have closed all descriptors, or become another program."""
-        connected = {one.process.pid for one in self._all if one.process is not None}
-        for one in self._cut_off:
-            if one.process is not None and one.process.pid not in connected and is_running(one.process.pid):
-                self._tell(f"{one.text} is not checked any more: it has closed its connection, or runs another program")
-        self._cut_off = []
-
-    def _ask(self, messages: Mapping[Connection, dict[str, Any]], seconds: float) -> dict[Connection, dict[str, Any]]:
-        """Return the answers that come in time; who is late is not asked again before the answer has come."""
-        waiting = [one for one, message in messages.items() if one.send(message)]
-        answers = self._wait(waiting, seconds)
-        for one in waiting:
-            one.late = one not in answers and not one.ended
-        self._drop_ended()
-        return answers
-
-    def _wait(self, waiting: Sequence[Connection], seconds: float) -> dict[Connection, dict[str, Any]]:
-        """Return the first answer of each, of those that come within the time."""
-        answers: dict[Connection, dict[str, Any]] = {}
-        patience = Patience(seconds)
-        silent = [*waiting]
-        heard = [one for one in waiting if one.is_heard]  # of many, those alone that something has come of are read
-        while True:
-            for one in heard:
-                answer = one.next_answer(self._seq)
-                if answer is not None:
-                    answers[one] = answer
-            silent = [one for one in silent if one not in answers and not one.ended]
-            if not silent:
-                return answers
-            spent = patience.spent_on(one.pid for one in silent)
-            ready = wait(silent, 0.0 if spent else LOOK_S)
-            heard = [one for one in silent if one.fileno() in ready]
-            # One that has answered while this process itself was kept from running is heard.
-            silent = [one for one in silent if one.pid not in spent or one.fileno() in ready]
 
     def _note_unanswered(self, one: Connection, why_late: str) -> None:
         """Note that a test was not checked in a process. What one had that has ended, for no reason of its agent's, is gone."""
@@ -246,17 +150,17 @@ class Agents:
         """
         if not self._following:
             return
-        self._following = False
-        if not self._all:
+        self._following, self._nodeid = False, nodeid
+        if not self._connections.all:
             return
         fixtures = used()
-        own = {one for one in self._all if one.owner is None or one.owner in fixtures}
+        own = {one for one in self._connections.all if one.owner is None or one.owner in fixtures}
         for one in own:
             if one.late:
                 self._note_unchecked(one, f"it did not answer within {ANSWER_S:g} s")
-        message = {"op": "end", "seq": self._seq, "nodeid": nodeid}
-        begun = [one for one in self._all if one.begun and not one.late]
-        answers = self._ask({one: {**message, "judge": judge and one in own} for one in begun}, ANSWER_S)
+        message = {"op": "end", "seq": self._connections.seq, "nodeid": nodeid}
+        begun = [one for one in self._connections.all if one.begun and not one.late]
+        answers = self._connections.ask({one: {**message, "judge": judge and one in own} for one in begun}, ANSWER_S)
         for one in begun:
             answer = answers.get(one)
             if answer is None:
@@ -270,12 +174,12 @@ class Agents:
 
     def on_devices(self) -> dict[int, dict[str, int]]:
         """Return the bytes that each process which answers has taken from the driver, by its pid and the device's UUID."""
-        self._welcome()
-        asked = [one for one in self._all if not one.late]
+        self._connections.welcome(START_S)
+        asked = [one for one in self._connections.all if not one.late]
         seconds = ANSWER_S if all(one.loaded for one in asked) else START_S
-        message = {"op": "devices", "seq": self._seq}
+        message = {"op": "devices", "seq": self._connections.seq}
         found: dict[int, dict[str, int]] = {}
-        for one, answer in self._ask(dict.fromkeys(asked, message), seconds).items():
+        for one, answer in self._connections.ask(dict.fromkeys(asked, message), seconds).items():
             one.loaded, sizes = True, answer.get("devices")
             if (
                 one.process is not None
@@ -286,9 +190,28 @@ class Agents:
         return found
 
     def ready(self) -> list[Connection]:
-        """Return the suspects that wait for a re-run; take the findings of those that have judged."""
+        """Return the suspects that wait for a re-run, and begin it in the other workers of their fixtures.
+
+        Those that have judged are asked no more, nor are their fellows that wait, once one has been found to grow.
+        """
+        found, self._waiting = self._waiting, []
+        while True:
+            found += self._take_answers()
+            grown = {one.owner for one, findings in self._judged.items() if any(each.failed for each in findings)}
+            if not self._tell_ran([one for one in found if one.owner in grown], _PASSED):
+                break
+            found = [one for one in found if one.owner not in grown]
+        fixtures = {one.owner for one in found} - {None}
+        others = [one for one in self._connections.all if one.owner in fixtures and not one.late]
+        self._beside = [one for one in others if one not in found and one not in self._judged]
+        if self._beside and self._policy is not None:
+            self._begin_in(self._beside, self._policy)
+        return found
+
+    def _take_answers(self) -> list[Connection]:
+        """Return the suspects that are ready for a re-run; take the findings of the others."""
         found: list[Connection] = []
-        for one, answer in self._wait(self._suspects, JUDGE_S).items():
+        for one, answer in self._connections.wait(self._suspects, JUDGE_S).items():
             self._suspects.remove(one)
             if answer.get("op") == "ready":
                 found.append(one)
@@ -300,53 +223,79 @@ class Agents:
             if one.ended and not one.why_ended:
                 self._note_gone(one)
         self._suspects = []
-        self._drop_ended()
+        self._connections.drop_ended()
         return found
 
     def ran(self, ready: list[Connection], result: RerunResult) -> None:
-        """Tell those that were ready how the re-run went."""
+        """Tell those that were ready how the re-run went. Those that it has not reached, but a fellow, wait for another."""
+        missed = self._missed(ready) if result.passed else []
+        self._tell_ran([one for one in ready if one not in missed], result)
+        self._waiting += [one for one in missed if not one.ended]
+
+    def _tell_ran(self, ready: Sequence[Connection], result: RerunResult) -> bool:
         message = {"op": "ran", "passed": result.passed, "why": result.why}
         for one in ready:
-            if one.send(message):
+            if one.late:
+                self._note_unanswered(one, f"it did not answer within {JUDGE_S:g} s")
+                one.send(_DROP)
+            elif one.send(message):
                 self._suspects.append(one)
             else:
                 self._note_gone(one)
+        return bool(ready)
+
+    def _missed(self, ready: Sequence[Connection]) -> list[Connection]:
+        """Return the suspects in which the re-run has left nothing, while it has in a fellow, which is a suspect from now on.
+
+        Of workers that share a port or a queue any one answers. Each such re-run leaves one with more, so that one is
+        reached twice in as many runs as there are workers and one more.
+        """
+        beside = [one for one in self._beside if one.begun and not one.ended]
+        fellows = collections.Counter(one.owner for one in (*beside, *ready))
+        looking = [one for one in ready if one.owner is not None and fellows[one.owner] > 1]
+        end = {"op": "end", "seq": self._connections.seq, "nodeid": self._nodeid, "judge": True}
+        look = {"op": "look", "seq": self._connections.seq}
+        answers = (
+            self._connections.ask({**dict.fromkeys(beside, end), **dict.fromkeys(looking, look)}, JUDGE_S)
+            if looking
+            else {}
+        )
+        joined = [one for one in beside if answers.get(one, {}).get("judging")]
+        self._suspects += joined
+        reached = [*joined, *(one for one in looking if answers.get(one, {}).get("grown", True))]
+        fixtures = {one.owner for one in reached}
+        return [one for one in looking if one.owner in fixtures and one not in reached]
 
     def _note_gone(self, one: Connection) -> None:
         """Tell of a process that has ended before a re-run could show whether it grows: what it had is gone with it."""
         self._tell(f"{one.text} had grown and ended before the test was run again, so it was not judged")
 
     def _take(self, one: Connection, answer: dict[str, Any]) -> None:
-        findings, fault = answer.get("findings"), answer.get("fault")
+        assert one.process is not None
+        found, findings, fault = [], answer.get("findings"), answer.get("fault")
         if isinstance(fault, str) and fault:
             self._note_unchecked(one, f"its check failed: {fault[:300]}")
-        if isinstance(findings, list):
-            self._findings.append((one, findings))
-
-    def findings(self) -> tuple[Finding, ...]:
-        """Return what was found, each with its process. A late agent's findings are those of an earlier test."""
-        found: list[Finding] = []
-        for one, data in self._findings:
-            assert one.process is not None
-            for each in data:
-                try:
-                    found.append(read_finding(each, one.process))
-                except ValueError as error:
-                    self._note_unchecked(one, f"what it found cannot be read: {error}")
-        self._findings = []
-        return tuple(found)
+        for each in findings if isinstance(findings, list) else ():
+            try:
+                found.append(read_finding(each, one.process))
+            except ValueError as error:
+                self._note_unchecked(one, f"what it found cannot be read: {error}")
+        self._judged[one] = found
 
     def confirm(self, run_again: Callable[[], RerunResult]) -> tuple[Finding, ...]:
         """Run the test again as often as agents ask for it, and return what they have found."""
         wanted = 0 if self._policy is None else self._policy.confirm
-        for _ in range(wanted + MOST_FURTHER_RERUNS):
+        others = len(self._connections.all) - 1  # each may be the worker that a re-run has reached instead
+        for _ in range(wanted + others + MOST_FURTHER_RERUNS):
             if not (ready := self.ready()):
                 break
             self.ran(ready, run_again())
         else:
             self.ran(self.ready(), RerunResult(passed=False, why="it was run again too often"))
             self.ready()
-        return self.findings()
+        found = tuple(each for findings in self._judged.values() for each in findings)
+        self._judged = {}
+        return found
 
     def drop(self) -> None:
         """End what agents have begun to judge: the test's teardown has failed since."""
@@ -356,7 +305,7 @@ class Agents:
     @property
     def has_judged(self) -> bool:
         """Tell whether an agent has judged the test, or is about to."""
-        return bool(self._suspects or self._findings)
+        return bool(self._suspects or self._waiting or self._judged)
 
     def leave(self) -> None:
         """Close a fork's copies of the connections, so that agents learn when the run ends."""
@@ -369,17 +318,9 @@ class Agents:
         self._listener.close()
 
     def _end_all(self) -> None:
-        for one in self._all:
+        for one in self._connections.all:
             one.end()
-        self._all, self._following = [], False
-
-
-def wait(opened: Sequence[Listener | Connection], seconds: float) -> set[int]:
-    """Return the descriptors that can be read, by a poll: a run may have more descriptors than a select takes."""
-    poller = select.poll()
-    for one in opened:
-        poller.register(one.fileno(), select.POLLIN)
-    return {descriptor for descriptor, _ in poller.poll(math.ceil(seconds * 1000))}
+        self._connections.all, self._following = [], False
 
 
 def _call(function: Callable[[], None] | None) -> None:
