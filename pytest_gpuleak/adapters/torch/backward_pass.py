@@ -65,6 +65,8 @@ _WAITS: Final = frozenset(
         "multiprocessing.connection.accept",
         "multiprocessing.popen_fork.poll",
         "multiprocessing.queues.get",
+        "multiprocessing.synchronize.__enter__",
+        "multiprocessing.synchronize.wait",
         "selectors.select",
         "socket.accept",
         "socket.readinto",

@@ -294,6 +294,36 @@ WORKERS = """
 """
 
 
+POOL = """
+    import concurrent.futures, os
+    import pytest
+    torch = pytest.importorskip("torch")
+
+    BLOCKS = []
+
+    def nothing(_): pass
+    def keep(_): BLOCKS.append(bytearray(b"x") * (16 << 20))
+
+    @pytest.fixture(scope="session")
+    def pool():
+        with concurrent.futures.ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+            list(pool.map(nothing, range(20)))  # which starts both
+            yield pool
+
+    def test_first(pool): list(pool.map(nothing, range(20)))
+    def test_keeps(pool): pool.submit(keep, 0).result()
+    def test_last(pool): pool.submit(nothing, 0).result()
+"""
+
+
+@pytest.mark.torch
+def test_workers_of_a_pool_wait_for_work_and_may_run_no_backward_pass_meanwhile(run: Runner) -> None:
+    found = found_in(run, POOL)
+    assert [name for name, verdict in found.verdicts.items() if verdict == "leaked"] == ["test_keeps"]
+    (failed,) = [one for one in found.tests["test_keeps"]["findings"] if one["failed"]]
+    assert "BLOCKS" in str([failed["holder"], failed["contributions"]])
+
+
 def test_of_workers_that_take_turns_one_is_reached_twice(run: Runner) -> None:
     found = found_in(run, WORKERS)
     found.result.assert_outcomes(passed=6)

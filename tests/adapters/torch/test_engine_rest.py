@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import queue
 import socket
 import sys
@@ -67,7 +68,9 @@ def test_a_backward_pass_that_goes_on_forbids_it(backward: threading.Event, torc
 def await_waits(*threads: threading.Thread) -> None:
     """Let threads come to where they wait."""
     frames = sys._current_frames
-    while any(frames()[thread.ident or 0].f_code.co_name not in ("wait", "readinto") for thread in threads):
+    while any(
+        frames()[thread.ident or 0].f_code.co_name not in ("wait", "readinto", "__enter__") for thread in threads
+    ):
         time.sleep(0.001)
 
 
@@ -121,18 +124,23 @@ def test_threads_that_wait_for_work_do_not_forbid_it() -> None:
     consumer = threading.Thread(target=items.get)
     ours, theirs = socket.socketpair()
     reader = threading.Thread(target=ours.makefile("rb").readline)
-    for thread in (timer, consumer, reader):
+    taken = multiprocessing.Lock()  # as in a worker of a pool, of which one alone reads the queue
+    taken.acquire()
+    worker = threading.Thread(target=taken.__enter__)
+    threads = (timer, consumer, reader, worker)
+    for thread in threads:
         thread.start()
     try:
-        await_waits(timer, consumer, reader)
+        await_waits(*threads)
         with no_backward_running() as resting:
             assert resting
     finally:
         timer.cancel()
         items.put(0)
         theirs.close()
+        taken.release()
         pool.shutdown()
-        for thread in (timer, consumer, reader):
+        for thread in threads:
             thread.join()
         ours.close()
 
