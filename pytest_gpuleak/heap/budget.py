@@ -18,12 +18,10 @@ class Budget:
 
     Attributes:
         left: steps that may still be taken, below 0 where the last ones were more than that.
-        heap: objects on the heap that a pass walks over, 0 so far as none was counted.
     """
 
     def __init__(self, steps: int, whole: Budget | None = None) -> None:
         self.left = steps
-        self.heap: int = 0 if whole is None else whole.heap
         self._wholes: tuple[Budget, ...] = () if whole is None else (whole, *whole._wholes)  # noqa: SLF001 - another of its own
         self._silent = 0
 
