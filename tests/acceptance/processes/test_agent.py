@@ -310,18 +310,27 @@ POOL = """
             list(pool.map(nothing, range(20)))  # which starts both
             yield pool
 
+    @pytest.fixture(scope="session")
+    def late():
+        with concurrent.futures.ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+            yield pool  # its first user starts them
+
     def test_first(pool): list(pool.map(nothing, range(20)))
     def test_keeps(pool): pool.submit(keep, 0).result()
-    def test_last(pool): pool.submit(nothing, 0).result()
+    def test_starts(late): list(late.map(nothing, range(20)))
+    def test_keeps_late(late): late.submit(keep, 0).result()
+    def test_last(pool, late): late.submit(nothing, 0).result()
 """
 
 
 @pytest.mark.torch
-def test_workers_of_a_pool_wait_for_work_and_may_run_no_backward_pass_meanwhile(run: Runner) -> None:
+def test_what_grows_in_a_worker_of_a_pool_is_found_also_where_a_test_has_started_it(run: Runner) -> None:
     found = found_in(run, POOL)
-    assert [name for name, verdict in found.verdicts.items() if verdict == "leaked"] == ["test_keeps"]
-    (failed,) = [one for one in found.tests["test_keeps"]["findings"] if one["failed"]]
-    assert "BLOCKS" in str([failed["holder"], failed["contributions"]])
+    leaked = [name for name, verdict in found.verdicts.items() if verdict == "leaked"]
+    assert leaked == ["test_keeps", "test_keeps_late"]
+    for name in leaked:
+        (failed,) = [one for one in found.tests[name]["findings"] if one["failed"]]
+        assert "BLOCKS" in str([failed["holder"], failed["contributions"]])
 
 
 def test_of_workers_that_take_turns_one_is_reached_twice(run: Runner) -> None:

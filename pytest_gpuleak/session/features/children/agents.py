@@ -201,7 +201,7 @@ class Agents:
             if not self._tell_ran([one for one in found if one.owner in grown], _PASSED):
                 break
             found = [one for one in found if one.owner not in grown]
-        fixtures = {one.owner for one in found} - {None}
+        fixtures = {one.owner for one in found}
         others = [one for one in self._connections.all if one.owner in fixtures and not one.late]
         self._beside = [one for one in others if one not in found and one not in self._judged]
         if self._beside and self._policy is not None:
@@ -252,7 +252,7 @@ class Agents:
         """
         beside = [one for one in self._beside if one.begun and not one.ended]
         fellows = collections.Counter(one.owner for one in (*beside, *ready))
-        looking = [one for one in ready if one.owner is not None and fellows[one.owner] > 1]
+        looking = [one for one in ready if fellows[one.owner] > 1]
         end = {"op": "end", "seq": self._connections.seq, "nodeid": self._nodeid, "judge": True}
         look = {"op": "look", "seq": self._connections.seq}
         answers = (
