@@ -3,7 +3,8 @@
 The pass drops saved tensors without the interpreter's lock. With torch 2.13, reading one at that moment crashes the
 process within seconds (torch/csrc/autograd/python_variable.cpp, "PyObject preservation"). So a graph is read only where
 
-1. every other thread waits in a function of the standard library (`_WAITS`), which is in no pass and starts none in C;
+1. every other thread waits in a function of the standard library (`_WAITS`), which is in no pass and starts none in C, or
+   in `time.sleep`, which the kernel tells;
 2. none of these was called by a pass: a hook that waits has the pass below it on its stack;
 3. none can leave that function while the graph is read: it would need the interpreter's lock, which is kept.
 
@@ -21,13 +22,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from _thread import get_ident
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.torch.lookup import torch_module
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.threads import pause
+from pytest_gpuleak.heap.threads import pause, read_kernel_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,6 +82,10 @@ _WAITS: Final = frozenset(
 )
 """Functions that wait: for a lock, an item, a process or a connection. They call no function of the user's in C."""
 
+_SLEEP: Final = {"x86_64": b"230 0x1 0x1 ", "aarch64": b"115 0x1 0x1 "}
+"""How the kernel writes the system call of `time.sleep`, by the machine: `clock_nanosleep` on the monotonic clock up to a
+point in time (Modules/timemodule.c, from Python 3.11 on). C++ sleeps by the other clock."""
+
 
 @contextlib.contextmanager
 def no_backward_running() -> Iterator[bool]:
@@ -88,7 +94,7 @@ def no_backward_running() -> Iterator[bool]:
     If it yields False, read no graph. The reading must not release the interpreter's lock: no sleep, no input or output,
     no user code.
     """
-    if not any(_others()):
+    if not _others():
         yield not _is_in_pass(sys._getframe())
         return
     if _GET_INTERVAL is None or _SET_INTERVAL is None:  # PyPy
@@ -113,20 +119,42 @@ def _has_lock() -> bool:
     return enabled is None or bool(enabled())
 
 
-def _others() -> Iterator[FrameType]:
-    """Yield the innermost frames of the other threads, without the test runners' servers."""
+def _others() -> dict[int, FrameType]:
+    """Return the innermost frames of the other threads, without the test runners' servers."""
     frames = sys._current_frames()
     del frames[get_ident()]  # a frame that has itself in a variable is a cycle, which stays until a collection
-    for frame in frames.values():
-        if not _is_server(frame):
-            yield frame
+    return {thread: frame for thread, frame in frames.items() if not _is_server(frame)}
 
 
 def _all_wait() -> bool:
     """Tell whether no other thread does anything but wait, and this one is in no backward pass."""
+    asleep = {thread: _place(frame) for thread, frame in _others().items() if not _waits(frame) and _sleeps(thread)}
+    # From here on nothing gives up the lock, as reading the kernel's files did: who has slept is still at the same call.
     return not _is_in_pass(sys._getframe()) and all(
-        f"{_module(frame)}.{frame.f_code.co_name}" in _WAITS and not _is_in_pass(frame) for frame in _others()
+        (_waits(frame) or asleep.get(thread) == _place(frame)) and not _is_in_pass(frame)
+        for thread, frame in _others().items()
     )
+
+
+def _waits(frame: FrameType) -> bool:
+    return f"{_module(frame)}.{frame.f_code.co_name}" in _WAITS
+
+
+def _place(frame: FrameType) -> tuple[int, int]:
+    return id(frame), frame.f_lasti
+
+
+def _sleeps(thread: int) -> bool:
+    """Tell whether a thread is in `time.sleep`; False where the kernel does not tell."""
+    call = _SLEEP.get(os.uname().machine) if hasattr(os, "uname") else None
+    threads = getattr(threading, "_active", {})  # `threading.enumerate` takes a lock, which may be held
+    number = (safe_access.instance_dict(threads.get(thread)) or {}).get("_native_id")
+    if call is None or type(number) is not int:
+        return False
+    try:
+        return read_kernel_file(f"/proc/self/task/{number}/syscall").startswith(call)
+    except OSError:
+        return False
 
 
 def _is_server(innermost: FrameType) -> bool:

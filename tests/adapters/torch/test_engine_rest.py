@@ -6,7 +6,9 @@ import contextlib
 import multiprocessing
 import queue
 import socket
+import subprocess
 import sys
+import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -143,6 +145,44 @@ def test_threads_that_wait_for_work_do_not_forbid_it() -> None:
         for thread in threads:
             thread.join()
         ours.close()
+
+
+SLEEPING = """
+    import sys, threading, time
+    import torch
+    from pytest_gpuleak.adapters.torch.backward_pass import _SLEEP, no_backward_running
+
+    def run():
+        leaf = torch.ones(2, requires_grad=True)
+        if sys.argv[1] == "hook":
+            leaf.register_hook(lambda gradient: time.sleep(600))
+        if sys.argv[1] == "alone":
+            time.sleep(600)
+        leaf.exp().sum().backward()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    told = f"/proc/self/task/{thread.native_id}/syscall"
+    try:
+        while not open(told, "rb").read().startswith(tuple(_SLEEP.values())):
+            time.sleep(0.01)
+    except OSError:
+        sys.exit("the kernel does not tell")
+    with no_backward_running() as resting:
+        print(resting)
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="time.sleep does not call clock_nanosleep")
+@pytest.mark.parametrize(("where", "resting"), [("alone", "True"), ("hook", "False")])
+def test_a_thread_that_sleeps_does_not_forbid_it_unless_a_pass_has_called_it(
+    where: str, resting: str, torch: Any
+) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(SLEEPING), where]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if "the kernel does not tell" in done.stderr:
+        pytest.skip("this kernel does not tell system calls")
+    assert done.stdout.strip() == resting, done.stderr
 
 
 def test_a_thread_that_does_anything_else_forbids_it() -> None:
