@@ -38,6 +38,14 @@ memo_in_closure: Final = Pattern(
 """A named function with a container in its closure that keeps its arguments: a cache made by hand."""
 
 
+exit_stack: Final = Pattern(
+    "{owner} keeps what it is to call when it is closed: call its `close()` in teardown, or enter it by `with`.",
+    edge=r"\._exit_callbacks",
+    type=r"contextlib\.(?:Async)?ExitStack",
+)
+"""An exit stack that is never closed."""
+
+
 closure: Final = Pattern(
     "A function kept in {container} closes over `{name}`: take the function out in teardown, or let it refer to plain "
     "values.",

@@ -82,6 +82,7 @@ ORDER: Final[dict[str, Inspector]] = {
     "GL104": caches.cached_property,
     "GL301": callables.mutable_default,
     "GL302": callables.memo_in_closure,
+    "GL306": callables.exit_stack,
     "GL303": callables.closure,
     "GL304": callables.bound_method,
     "GL305": callables.partial,
