@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_gpuleak.adapters.host.modes import host_probes
 from pytest_gpuleak.adapters.nvml.readings import framework_uuids
 from pytest_gpuleak.adapters.registry import own_frameworks
+from pytest_gpuleak.child.hook import import_alone
 from pytest_gpuleak.child.messages import ClosedError, Lines, decode_policy
 from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.run_tracker import RunTracker
@@ -157,6 +159,8 @@ class Agent:
     ) -> tuple[tuple[Finding, ...], str]:
         """Return the findings, and what went wrong."""
         try:  # what is imported may not be there: the process may have another root, or another user
+            if "pytest_gpuleak.explain.crowds" not in sys.modules:
+                import_alone(_load_check)
             from pytest_gpuleak.child.subject import ElsewhereSubject
             from pytest_gpuleak.engine.subject import Suspect
             from pytest_gpuleak.engine.suspect import SuspectCheck
@@ -169,6 +173,13 @@ class Agent:
             return (), f"{type(error).__name__}: {error}"[:300].rstrip(": ")
         finally:
             arrays.clear()
+
+
+def _load_check() -> None:
+    """Import what the check of a suspect loads, its search for holders too, for which other threads wait once."""
+    import pytest_gpuleak.child.subject
+    import pytest_gpuleak.engine.suspect
+    import pytest_gpuleak.explain.crowds  # noqa: F401
 
 
 def _encode(found: Finding) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from _thread import get_ident as _get_ident
 
 # Each short process of a run pays for what is imported here: `typing`, `contextlib` and `json` would double its start.
 TYPE_CHECKING = False
@@ -20,6 +21,9 @@ ENV = "PYTEST_GPULEAK_AGENT"
 
 CONNECT_S = 1.0
 """Seconds that a process waits for a run whose queue of connections is full."""
+
+IMPORTS_S = 10.0
+"""Seconds that the agent waits until no other thread imports: a program may run from its first import to its end."""
 
 _STEP_S = 0.01
 
@@ -206,9 +210,7 @@ class Entry:
         try:
             # What a short process never needs is loaded with the first message.
             if self.socket.recv(1, _PEEK):
-                from pytest_gpuleak.child.agent import serve
-
-                serve(self, self.run.root)
+                import_alone(_load_agent)(self, self.run.root)
         except BaseException as error:  # noqa: BLE001 - the process must not notice; the run is told
             self.leave_run(f"its check failed: {type(error).__name__}: {error}"[:300].rstrip(": "))
         finally:
@@ -220,6 +222,45 @@ class Entry:
             self.send(op="bye", why=why)
         except Exception:  # noqa: BLE001 - the run has gone, or there is no memory for it: the process must not notice
             pass
+
+
+def import_alone(load: Callable[[], Any]) -> Any:
+    """Call a function that imports, while no other thread does; each import begins with the lock that is held meanwhile.
+
+    Of two threads whose imports wait for each other one sees a half-imported module (importlib._bootstrap, _DeadlockError).
+    That may be the user's: a process ended as it began, since "cannot import name 'Mapping' from 'collections.abc'".
+    """
+    import _imp
+    from time import sleep
+
+    for _ in range(int(IMPORTS_S / _STEP_S)):
+        _imp.acquire_lock()
+        try:
+            if not _others_import():
+                return load()
+        finally:
+            _imp.release_lock()
+        sleep(_STEP_S)
+    return load()
+
+
+def _others_import() -> bool:
+    """Tell whether another thread is in the midst of an import."""
+    frames = sys._current_frames()
+    del frames[_get_ident()]  # a frame that has itself in a variable is a cycle
+    for innermost in frames.values():
+        frame = innermost
+        while frame is not None:
+            if frame.f_code.co_filename.startswith("<frozen importlib"):
+                return True
+            frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _load_agent() -> Any:
+    from pytest_gpuleak.child.agent import serve
+
+    return serve
 
 
 def _quoted(text: str) -> str:

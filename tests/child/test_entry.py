@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _imp
 import contextlib
+import importlib
 import json
 import os
 import pickle
@@ -10,6 +12,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -269,3 +272,31 @@ def test_a_fork_has_an_agent_of_its_own_and_ends_in_silence(listening: socket.so
     output, _ = done.communicate(timeout=300)
     assert (done.returncode, output) == (0, b"")
     assert pids[0] == done.pid != pids[1]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_agent_imports_while_no_other_thread_does_and_does_not_wait_for_ever(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, *, ends: bool
+) -> None:
+    (tmp_path / "takes_long.py").write_text("import sys\nsys.begun.set()\nsys.go_on.wait(300)\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    begun, go_on, waits = threading.Event(), threading.Event(), []
+    monkeypatch.setattr(sys, "begun", begun, raising=False)
+    monkeypatch.setattr(sys, "go_on", go_on, raising=False)
+    other = threading.Thread(target=importlib.import_module, args=("takes_long",))
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if ends:
+            go_on.set()
+            other.join(300)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    other.start()
+    assert begun.wait(300)
+    alone = hook.import_alone(lambda: "takes_long" in sys.modules and not other.is_alive())
+    assert (alone, len(waits) == 1) == (ends, ends)
+    go_on.set()
+    other.join(300)
+    assert not _imp.lock_held()
+    del sys.modules["takes_long"]
