@@ -11,7 +11,7 @@ from pytest_gpuleak.explain.unaccounted import Hidden, owner_counter
 from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pytest_gpuleak.adapters.protocol import NativeObjects, ReferenceFinder
     from pytest_gpuleak.explain.cuts import Cut
@@ -80,11 +80,11 @@ class NativeReferences:
         # A ring keeps what it leads to, whoever else lends or borrows it: the walk over the heap would not free it.
         if not links and self._heap_walks and not self.kept_by_rings().issuperset(starts):
             self._heap_walks -= 1
-            links = self._walk_heap(tuple(hidden.by_reference.values()), finders())
+            links = self._walk_heap(hidden.by_reference, hidden, finders())
             if not links:
                 # What lent its memory has owners in native code that are told by its address alone.
                 lenders = hidden.by_native | hidden.by_reference
-                links = self._walk_heap(tuple(lenders.values()), [borrower_finder()])
+                links = self._walk_heap(lenders, hidden, [borrower_finder()])
             if not links:
                 self._heap_walks = 0
         return self._take_in(links), bool(links)
@@ -107,14 +107,19 @@ class NativeReferences:
         """Describe what native code uses an object for that it alone holds; empty if unknown."""
         return next(filter(None, (framework.root_of(value) for framework in self._frameworks)), "")
 
-    def _walk_heap(self, wanted: Sequence[object], finders: Sequence[NativeEdgeFinder]) -> list[Link]:
+    def _walk_heap(
+        self, wanted: Mapping[int, object], hidden: Hidden, finders: Sequence[NativeEdgeFinder]
+    ) -> list[Link]:
         """Return links that only a walk over the whole heap shows. It is expensive, so it comes last."""
         links: list[Link] = []
         if wanted:
             local_values = self._roots.local_values()
             for finder in finders:
-                links.extend(finder.find(wanted, local_values, self._budget))
-        return [link for link in links if (id(link.parent), id(link.child)) not in self._known]
+                links.extend(finder.find(tuple(wanted.values()), local_values, self._budget))
+        # Dicts of arrays alone are untracked, and the walk meets the search's own as it meets the user's.
+        own = {*self._own, id(wanted), id(hidden.by_native), id(hidden.by_reference)}
+        pairs = ((link, (id(link.parent), id(link.child))) for link in links)
+        return [link for link, pair in pairs if pair[0] not in own and pair not in self._known]
 
     def _take_in(self, links: Sequence[Link]) -> list[int]:
         graph = self._graph

@@ -44,7 +44,7 @@ MAX_ROOT_EDGES: Final = 40
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]+")
 _NUMBERED: Final = re.compile(r"(?<=[A-Za-z_])-\d+")
 _INDEX: Final = re.compile(r"\[-?\d+\]")
-_CALLBACKS: Final = (types.FunctionType, types.MethodType, functools.partial)
+_CALLBACKS: Final = (types.FunctionType, types.MethodType, functools.partial, tuple)
 
 UNFINISHED: Final = " … (not explained in full: the search met its limit of objects)"
 """End of a holder's text whose root is known, but whose path was not written: the budget was spent."""
@@ -106,7 +106,7 @@ class Writer:
 
     def rootless(self, objects: Sequence[object], kind: HolderKind, root: str) -> Holder:
         """Return the holder for a chain without a root above it."""
-        # Most likely atexit's array, which the collector cannot see (Modules/atexitmodule.c).
+        # Most likely atexit's array, which the collector cannot see (Modules/atexitmodule.c): functions, and their arguments.
         callback = kind == "native" and type(objects[0]) in _CALLBACKS
         text = f"{root}{' (atexit, or another list of callbacks)' if callback else ''} -> {describe(objects[0])}"
         way = self.walker.finish(self.walker.follow(objects))
