@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -150,7 +151,11 @@ def explain_peak(function: Callable[..., object], *args: object) -> PeakExplanat
     The function is called once, under torch's modes, which make each operator some 30 us slower, and its result is
     dropped. Its errors reach the caller. Tensors of other frameworks are not told, nor is anything if torch has not been
     imported before the call.
+
+    Raises:
+        ValueError: the function is a coroutine or generator function.
     """
+    _refuse_unstarted(function)
     with _recorded() as found:
         function(*args)
     return PeakExplanation(found)
@@ -235,12 +240,13 @@ def assert_no_leak(
 
     Raises:
         LeakError: the function leaks.
-        ValueError: `repeat`, `tensors` or a size is out of range.
+        ValueError: `repeat`, `tensors` or a size is out of range, or the function is a coroutine or generator function.
     """
     if type(repeat) is not int or repeat < 1:
-        raise ValueError(f"repeat={repeat!r}: a number of further calls, 1 or more, is accepted")
+        raise ValueError(f"repeat={_shown(repeat)}: a number of further calls, 1 or more, is accepted")
     if type(tensors) is not int or tensors < 0:
-        raise ValueError(f"tensors={tensors!r}: a number of arrays, 0 or more, is accepted")
+        raise ValueError(f"tensors={_shown(tensors)}: a number of arrays, 0 or more, is accepted")
+    _refuse_unstarted(function)
     policy = Policy(
         growing_tensors=tensors,
         growing_bytes=_size("mb", mb),
@@ -257,11 +263,26 @@ def assert_no_leak(
         raise LeakError(failed)
 
 
+def _shown(given: object) -> str:
+    """Write a value that was not accepted: that of an array may be pages long, and take a device to print."""
+    return repr(given) if type(given) in (int, float, str, bool) else f"<{type(given).__name__}>"
+
+
+def _refuse_unstarted(function: Callable[..., object]) -> None:
+    """Raise `ValueError` for a function of which a call runs nothing, so that it would always be clean."""
+    generator = inspect.isgeneratorfunction(function)
+    if generator or inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        instead = "lambda: list(work())" if generator else "lambda: asyncio.run(work())"
+        raise ValueError(
+            f"calling an async function or a generator runs none of it: pass what does, such as `{instead}`"
+        )
+
+
 def _size(name: str, given: float | str) -> int:
     try:
         return parse_size(given)
     except ValueError as error:
-        message = f"{name}={given!r}: {error}; a number of MiB or a size such as '512KiB' is accepted"
+        message = f"{name}={_shown(given)}: {error}; a number of MiB or a size such as '512KiB' is accepted"
         raise ValueError(message) from None
 
 

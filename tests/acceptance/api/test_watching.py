@@ -19,7 +19,7 @@ from pytest_gpuleak.adapters.guarded_framework import ArraysAlone
 from tests.support.standin import Buffer, StandInArrays
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 pytestmark = pytest.mark.newest
 
@@ -239,3 +239,38 @@ def test_in_a_script_with_torch() -> None:
     assert done.returncode == 0, done.stderr
     assert "__main__.HISTORY[0]" in done.stdout
     assert "every" in done.stdout or "each run" in done.stdout
+
+
+async def _train() -> None:
+    KEPT.append(Buffer(100))
+
+
+def _batches() -> Iterator[Buffer]:
+    KEPT.append(Buffer(100))
+    yield KEPT[-1]
+
+
+async def _streamed() -> AsyncIterator[Buffer]:
+    yield Buffer(100)
+
+
+@pytest.mark.parametrize(
+    ("function", "instead"),
+    [(_train, "asyncio.run"), (_batches, "list"), (_streamed, "asyncio.run")],
+    ids=lambda one: "",
+)
+def test_a_function_whose_call_runs_nothing_is_refused(function: Callable[[], object], instead: str) -> None:
+    """Each call would only make a coroutine or generator, and the leak inside pass for clean."""
+    for check in (assert_no_leak, pytest_gpuleak.explain_peak):
+        with pytest.raises(ValueError, match=rf"none of it: .*`lambda: {instead}"):
+            check(function)
+    assert not KEPT
+
+
+def test_a_value_that_is_not_accepted_is_not_printed() -> None:
+    class Batch:
+        def __repr__(self) -> str:
+            raise AssertionError("printed")
+
+    with pytest.raises(ValueError, match="repeat=<Batch>: "):
+        assert_no_leak(print, Batch())  # type: ignore[arg-type]
