@@ -119,6 +119,25 @@ class TestSection:
         assert leaks(report)[0] == "LEAKED t.py::test_one"
         assert leaks(report)[-1] == "  in all   12.0 MiB in 3 findings"
 
+    def test_other_attributes_of_a_shared_root_are_named(self, make: Any) -> None:
+        """Each takes an edit of its own: a test that added to `app.STATE.seen` was told of `app.STATE.model` alone."""
+
+        def held(*edges: str) -> Any:
+            path = tuple(PathStep(edge, "list") for edge in edges)
+            return make.finding(holder=Holder("module", "app.STATE", "app.STATE" + "".join(edges), path))
+
+        report = make.report(
+            make.test("t.py::test_model", held(".model", ".weight")),
+            make.test("t.py::test_same", held(".model", ".bias")),
+            make.test("t.py::test_seen", held(".seen", "[0]"), held(".last")),
+            make.test("t.py::test_item", held("[3]")),
+        )
+        assert [line.strip() for line in leaks(report)[-3:]] == [
+            "also in  t.py::test_seen, 8.0 MiB in .seen, .last",
+            "t.py::test_same, 4.0 MiB",
+            "t.py::test_item, 4.0 MiB",
+        ]
+
     def test_a_note_is_not_added_to_what_fails(self, make: Any) -> None:
         report = make.report(
             make.test("t.py::test_one", make.finding()), make.test("t.py::test_two", make.finding(failed=False))

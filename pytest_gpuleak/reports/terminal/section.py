@@ -184,13 +184,21 @@ def _left_out(groups: Sequence[Group], where: str) -> str:
 
 def _also_in(group: Group, width: int, *, every: bool) -> list[str]:
     sizes: dict[str, int] = {}
+    places: dict[str, dict[str, None]] = {}
     for record, found in group.entries:
         name = name_of_record(record)
         sizes[name] = sizes.get(name, 0) + found.bytes
-    del sizes[name_of_record(group.entries[0][0])]
+        places.setdefault(name, {})[_attribute(found)] = None
+    first, explained = name_of_record(group.entries[0][0]), _attribute(group.entries[0][1])
+    del sizes[first]
     if not sizes:
         return []
-    others = [f"{name}, {format_bytes(size)}" for name, size in sorted(sizes.items(), key=lambda one: -one[1])]
+
+    def other(name: str, size: int) -> str:
+        others = [place for place in places[name] if place and place != explained]
+        return f"{name}, {format_bytes(size)}{' in ' * bool(others)}{', '.join(others)}"
+
+    others = [other(*one) for one in sorted(sizes.items(), key=lambda one: -one[1])]
     shown = others[: MAX_ENTRIES_VERBOSE if every else _TESTS_SHOWN]
     lines: list[str] = []
     for name in shown:
@@ -199,6 +207,13 @@ def _also_in(group: Group, width: int, *, every: bool) -> list[str]:
     if len(shown) < len(others):
         lines.append(labelled("", f"and {len(others) - len(shown)} more{'' if every else ' (-v shows all)'}"))
     return lines
+
+
+def _attribute(found: Finding) -> str:
+    """Return the root's attribute that leads to the memory: of an object with several, each takes an edit of its own."""
+    holder = found.holder
+    edge = holder.path[0].edge if holder is not None and holder.path else ""
+    return clean_text(edge, TEXT_LIMIT) if edge.startswith(".") else ""
 
 
 def _in_full(group: Group, verbosity: int, width: int) -> list[str]:
