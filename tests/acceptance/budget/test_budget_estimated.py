@@ -103,6 +103,7 @@ def check_estimates(result: pytest.RunResult) -> None:
             "*8.0 MiB  2 x float32 ?1024, 1024?  held*",
         ]
     )
+    result.stdout.no_fnmatch_line("*traceback entries are hidden*")
     line = unchecked(result)
     assert line.startswith("gpu-leak: 5 budgets were not checked: ")
     assert {reason for reason in REASONS if reason in line} == REASONS

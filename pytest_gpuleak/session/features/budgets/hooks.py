@@ -121,6 +121,7 @@ class BudgetHooks(TellsUnchecked):
         if self._meter.judges and not getattr(item, "_excinfo", None):
             text = self._judge(item)
             if text is not None:
+                __tracebackhide__ = False  # pytest 9 says of a failure without frames that they are hidden
                 pytest.fail(text, pytrace=False)
         return result
 

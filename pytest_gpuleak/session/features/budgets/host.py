@@ -77,6 +77,11 @@ class HostBudgetHooks(TellsUnchecked, ShowsExcess):
                 self._has_passed, self._duration_s = True, 0.0
                 self._unchecked.pop(report.nodeid, None)
             self._has_passed &= report.passed or verdict_of(report) == "leaked"
+            if report.passed and hasattr(report, "wasxfail"):
+                self._has_passed = False
+                self._unchecked[report.nodeid] = (
+                    "the test is expected to fail, and too large a peak would be no failure"
+                )
             self._duration_s += report.duration
             if report.when == "teardown" and self._has_passed:
                 self._judge(report, *self._items)
