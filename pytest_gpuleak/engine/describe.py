@@ -67,7 +67,7 @@ def _why_no_line(found: Finding, why: str) -> str:
     if found.metric is not None:
         return "nothing that was recorded while it ran again tells of it"
     if found.kind == "growing":
-        return "made in C++, in an installed library, or by a thread from before, while no line of yours was running"
+        return "made in C++, in an installed library, or by a thread from before, or torch tells no mode of the call (`from_numpy`)"
     return "made by the first run alone, and lines are recorded only in a re-run"
 
 

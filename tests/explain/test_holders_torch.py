@@ -44,6 +44,13 @@ def test_base_of_a_view(app: Any, torch: Any) -> None:
     assert (holder.kind, holder.text) == ("module", "leaky_app.VIEW._base")
 
 
+def test_values_of_a_sparse_tensor_keep_it_and_its_indices(app: Any, torch: Any) -> None:
+    """Other tensors' storages tell which may be a view: this one has none."""
+    app.VIEW = torch.eye(4).to_sparse().values()
+    box = [app.VIEW._base]
+    assert explain(box, ignore={id(sys._getframe())})[0].holder.text == "leaky_app.VIEW._base"
+
+
 @pytest.mark.parametrize(
     ("hold", "expected"),
     [

@@ -173,11 +173,13 @@ class _Finder:
                 shapes.add(self._shape(value))
         if not shapes:
             return
+        # A sparse tensor has no storage, and what its `values()` returns is a view with another one.
+        has_sparse = None in storages
         storages.discard(None)
         for tensor in tensors:
             if self._budget.worked(_STEPS_A_READ):
                 return
-            if access.storage(tensor) in storages and access.read(tensor, "_is_view"):
+            if (has_sparse or access.storage(tensor) in storages) and access.read(tensor, "_is_view"):
                 base = access.read(tensor, "_base")
                 if id(base) in self._wanted:
                     self._note(tensor, base, "._base")
