@@ -44,8 +44,11 @@ class Recorder:
         self._of_workers: dict[str, list[dict[str, Any]]] = {}
         self._written: tuple[list[FixtureRecord], list[dict[str, Any]]] = ([], [])
         self._without_record: dict[str, pytest.TestReport] = {}
-        self._counted: set[str] = set()  # running tests of which pytest has counted a report
-        self._found_before: set[str] = set()  # running tests that an attempt which is not counted has findings of
+        # By their worker too: with xdist's `--dist=each`, several run a test at a time.
+        self._counted: set[tuple[str, str | None]] = set()  # running tests of which pytest has counted a report
+        self._found_before: set[tuple[str, str | None]] = (
+            set()
+        )  # those that an attempt which is not counted has findings of
         self._hung: set[str] = set()  # tests whose worker ended itself after it sent their records
 
     @pytest.hookimpl(tryfirst=True)
@@ -84,7 +87,7 @@ class Recorder:
         nodeid, passed = report.nodeid, report.outcome == "passed"  # pytest writes the nodeid each time
         self._without_record[nodeid] = report
         if report.when == "call" or not passed:
-            (self._counted.add if report.outcome in _COUNTED else self._counted.discard)(nodeid)
+            (self._counted.add if report.outcome in _COUNTED else self._counted.discard)((nodeid, _worker_of(report)))
         if not passed or hasattr(report, "wasxfail"):
             self._note_outcome(report)
 
@@ -103,16 +106,16 @@ class Recorder:
 
     def _is_counted_elsewhere(self, record: TestRecord, teardown: pytest.TestReport) -> bool:
         """Tell whether another attempt of the test is the one to count: pytest has counted no phase of this one."""
-        nodeid, quiet = record.nodeid, record.verdict in ("clean", "unchecked")
-        counted = nodeid in self._counted or (quiet and teardown.outcome != "passed")
-        self._counted.discard(nodeid)
+        running, quiet = (record.nodeid, _worker_of(teardown)), record.verdict in ("clean", "unchecked")
+        counted = running in self._counted or (quiet and teardown.outcome != "passed")
+        self._counted.discard(running)
         if not counted or teardown.outcome not in _COUNTED:
             if not quiet:
-                self._found_before.add(nodeid)
+                self._found_before.add(running)
             return quiet
-        if nodeid not in self._found_before:
+        if running not in self._found_before:
             return False
-        self._found_before.discard(nodeid)
+        self._found_before.discard(running)
         return record.verdict != "leaked"
 
     def _note_outcome(self, report: pytest.TestReport) -> None:
