@@ -131,8 +131,7 @@ def test_what_the_re_runs_of_an_earlier_test_left_is_no_credit_of_the_test_that_
     assert list(found.verdicts.values()) == ["leaked", "leaked", "noted"]
 
 
-@pytest.mark.parametrize("options", [(), ("-v",)])
-def test_a_note_does_not_depend_on_what_later_tests_let_go(run: Runner, options: tuple[str, ...]) -> None:
+def test_a_note_does_not_depend_on_what_later_tests_let_go(run: Runner) -> None:
     found = run(
         """
         SLOT, KEPT = {}, []
@@ -145,60 +144,53 @@ def test_a_note_does_not_depend_on_what_later_tests_let_go(run: Runner, options:
 
         def test_leaks():
             KEPT.append(Buffer(100))
-        """,
-        *options,
+        """
     )
     assert found.verdicts == {"test_replaces": "noted", "test_lets_go": "clean", "test_leaks": "leaked"}
 
 
-@pytest.mark.parametrize(("confirm", "kind"), [("1", "growing"), ("3", "retained")])
-def test_a_bounded_cache_takes_more_than_one_re_run(run: Runner, confirm: str, kind: str) -> None:
+def test_a_test_is_run_again_as_often_as_it_says(run: Runner) -> None:
     found = run(
         """
+        import pytest
         from collections import deque
-        LAST = deque(maxlen=2)
+        LAST, KEPT, RUNS, SLOT = [deque(maxlen=2) for _ in range(2)], [[], []], [0, 0], {}
 
-        def test_it():
-            LAST.append(Buffer())
-        """,
-        f"--gpu-leak-confirm={confirm}",
-    )
-    assert found.finding("test_it")["kind"] == kind
+        def append(number):
+            RUNS[number] += 1
+            KEPT[number].append(Buffer(100))
 
+        @pytest.mark.gpu_leak(confirm=1)
+        def test_ring_once():  # a bounded cache takes more than one re-run
+            LAST[0].append(Buffer())
 
-@pytest.mark.parametrize("confirm", [1, 3])
-def test_growth_on_every_re_run(run: Runner, confirm: int) -> None:
-    found = run(
-        """
-        KEPT, RUNS = [], []
+        def test_ring():
+            LAST[1].append(Buffer())
 
-        def test_it():
-            RUNS.append(1)
-            KEPT.append(Buffer(100))
+        @pytest.mark.gpu_leak(confirm=1)
+        def test_list_once():
+            append(0)
+
+        def test_list():
+            append(1)
 
         def test_runs():
-            print("runs:", len(RUNS))
-        """,
-        f"--gpu-leak-confirm={confirm}",
-        "-s",
-    )
-    finding = found.finding("test_it")
-    assert (finding["kind"], finding["count"], finding["bytes"], finding["bytes_per_run"]) == ("growing", 1, 100, 100)
-    # The first run, those that confirm, and one for the lines.
-    found.result.stdout.fnmatch_lines([f"*runs: {confirm + 2}*"])
+            assert RUNS == [1 + 1 + 1, 1 + 3 + 1]  # the first run, those that confirm, and one for the lines
 
-
-def test_without_confirmation_any_survivor_fails(run: Runner) -> None:
-    found = run(
-        """
-        SLOT = {}
-
-        def test_it():
+        @pytest.mark.gpu_leak(confirm=0)
+        def test_never():  # any survivor fails
             SLOT["x"] = Buffer(1)
         """,
-        "--gpu-leak-confirm=0",
+        "--gpu-leak-confirm=3",
     )
-    assert (found.finding("test_it")["kind"], found.verdicts) == ("unconfirmed", {"test_it": "leaked"})
+    kinds = {name: found.finding(name)["kind"] for name in found.tests if name != "test_runs"}
+    lists = dict.fromkeys(("test_ring_once", "test_list_once", "test_list"), "growing")
+    assert kinds == lists | {"test_ring": "retained", "test_never": "unconfirmed"}
+    for name in ("test_list_once", "test_list"):
+        finding = found.finding(name)
+        assert (finding["count"], finding["bytes"], finding["bytes_per_run"]) == (1, 100, 100)
+    assert (found.verdicts["test_runs"], found.verdicts["test_never"]) == ("clean", "leaked")
+    found.result.assert_outcomes(passed=len(found.tests))
 
 
 def test_a_re_run_that_goes_otherwise(run: Runner) -> None:
@@ -257,26 +249,15 @@ def test_a_re_run_that_goes_otherwise(run: Runner) -> None:
     found.result.assert_outcomes(passed=2 * len(otherwise))
 
 
-def test_a_slow_test_is_not_run_again(run: Runner) -> None:
-    found = run(
-        """
-        import time
-        KEPT = []
-
-        def test_it():
-            time.sleep(0.05)
-            KEPT.append(Buffer(100))
-        """,
-        "--gpu-leak-confirm-limit=0.01",
-    )
-    assert "over the limit" in found.finding("test_it")["why_unconfirmed"]
-
-
-def test_wider_fixtures_to_be_built_again_count_against_the_limit(run: Runner) -> None:
+def test_a_slow_test_is_not_run_again_nor_one_whose_fixtures_are_slow_to_build(run: Runner) -> None:
     found = run(
         """
         import time, pytest
         KEPT = []
+
+        def test_it():
+            time.sleep(0.3)
+            KEPT.append(Buffer(100))
 
         @pytest.fixture(scope="module")
         def slow():
@@ -290,6 +271,7 @@ def test_wider_fixtures_to_be_built_again_count_against_the_limit(run: Runner) -
         """,
         "--gpu-leak-confirm-limit=0.2",
     )
+    assert "over the limit" in found.finding("test_it")["why_unconfirmed"]
     assert found.finding("test_last")["kind"] == "unconfirmed"
 
 
