@@ -419,27 +419,6 @@ def test_in_scan_mode_the_same_is_told(start: Runner) -> None:
     assert scan == epoch
 
 
-def test_with_workers_the_same_is_told(start: Runner) -> None:
-    pytest.importorskip("xdist")
-    source = """
-        import pytest
-        HISTORY, SLOT = [], {}
-
-        @pytest.mark.parametrize("i", range(2))
-        def test_list(i):
-            HISTORY.append(Buffer(100))
-
-        @pytest.mark.parametrize("i", range(4))
-        def test_slot(i):
-            SLOT["x"] = Buffer(2**20)
-    """
-    here = start(source, apart=True)
-    there = start("", "-n1", apart=True)
-    assert {name: told(test) for name, test in there.tests.items()} == {
-        name: told(test) for name, test in here.tests.items()
-    }
-
-
 SETTLE = """
 import sys
 

@@ -112,15 +112,6 @@ def test_garbage_in_a_ring_with_an_old_object_is_none_that_grows(quiet: Quiet) -
     assert summary(quiet(source)) in ("gpu-leak: 0 leaked, 1 noted, 1 clean", "gpu-leak: 0 leaked, 2 clean")
 
 
-def test_garbage_in_a_ring_fails_where_that_is_asked_for(quiet: Quiet) -> None:
-    source = """
-        def test_it():
-            ring = [Buffer(100)]
-            ring.append(ring)
-    """
-    assert summary(quiet(source, "--gpu-leak-cycles=fail")) == "gpu-leak: 1 leaked, 0 clean"
-
-
 def test_a_re_run_that_fails_leaves_a_note(quiet: Quiet, searches: list[int]) -> None:
     source = """
         KEPT, ONCE = {}, [1]

@@ -35,13 +35,21 @@ def test_each_is_run_again(run: Runner, pytester: pytest.Pytester) -> None:
     def test_it(module):
         note("it")
         module.keep_last()
+
+    @pytest.mark.gpu_leak(confirm=0)
+    @pytest.mark.parametrize("module", [Module() for _ in range(3)])
+    def test_never(module):
+        note("never")
+        module.keep_last()
     """
     )
-    assert set(found.verdicts.values()) == {"noted"}
-    findings = [test["findings"][0] for test in found.tests.values()]
+    assert set(found.verdicts.values()) == {"noted", "leaked"}
+    assert all(test["findings"] for test in found.tests.values())
+    findings = [test["findings"][0] for test in found.tests.values() if test["verdict"] == "noted"]
+    assert len(findings) == 3
     assert {(one["kind"], one["count"], one["bytes"]) for one in findings} == {("retained", 1, 4096)}
     assert all(one["holder"]["text"].endswith(".inner['deep']['last']") for one in findings), findings
-    assert runs(pytester) == {"it": 3 * 2}
+    assert runs(pytester) == {"it": 3 * 2, "never": 3}
 
 
 @pytest.mark.slow
@@ -79,17 +87,3 @@ def test_each_function_is_judged_by_its_own_and_what_differs_in_a_later_test_fai
     assert runs(pytester) == {"last": 6, "all": 9}
     for name in ("elsewhere", "large"):
         assert [found.verdicts[f"test_{name}[module{n}]"] for n in (1, 2)] == ["noted", "leaked"], name
-
-
-def test_with_no_re_runs_nothing_is_taken_for_constant(run: Runner, pytester: pytest.Pytester) -> None:
-    found = run(
-        f"""{OBJECTS}
-    @pytest.mark.parametrize("module", [Module() for _ in range(3)])
-    def test_it(module):
-        note("it")
-        module.keep_last()
-    """,
-        "--gpu-leak-confirm=0",
-    )
-    assert runs(pytester) == {"it": 3}
-    assert all(test["findings"] for test in found.tests.values())

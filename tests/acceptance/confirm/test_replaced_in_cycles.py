@@ -32,70 +32,47 @@ TRAINERS = """
 """
 
 
-def test_a_fixture_that_refers_to_its_latest_user_is_no_leak(run: Runner) -> None:
+@pytest.mark.interpreter
+def test_a_fixture_that_refers_to_its_latest_user_is_no_leak_and_hides_none(run: Runner) -> None:
     found = run(
         f"""{TRAINERS}
+    ALIKE, RUNS, LATE = [], [], []
+
     @pytest.mark.parametrize("number", range(4))
     def test_fit(data, number):
         data.trainer = Trainer()
-    """,
-        "-p",
-        "no:rerunfailures",
-        report=False,
-    )
-    assert found.result.ret == 0
-    found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 4 noted*"])
 
-
-@pytest.mark.interpreter
-def test_a_leak_beside_it_is_found(run: Runner) -> None:
-    found = run(
-        f"""{TRAINERS}
-    def test_fit(data):
-        data.trainer = Trainer()
-
-    def test_leaks(data):
+    def test_leaks_beside_it(data):
         data.trainer = Trainer()
         KEPT.append(Buffer(4096))
-    """,
-        "-v",
-    )
-    found.result.stdout.fnmatch_lines(["gpu-leak: 1 leaked, 1 noted*", "LEAKED test_it.py::test_leaks*test_it.KEPT*"])
 
-
-def test_garbage_like_it_hides_no_leak(run: Runner) -> None:
-    found = run(
-        f"""{TRAINERS}
-    def test_leaks():
+    def test_leaks_beside_garbage_alike():
         Trainer((4096, 4096, 4096))
-        KEPT.append(Buffer(4096))
-    """,
-        report=False,
-    )
-    found.result.stdout.fnmatch_lines(
-        ["gpu-leak: 1 leaked*", "LEAKED test_it.py::test_leaks*4.0 KiB held by*test_it.KEPT*"]
-    )
-
-
-def test_a_leak_that_a_fixture_set_up_in_the_re_run_hides_is_found(run: Runner) -> None:
-    found = run(
-        f"""{TRAINERS}
-    RUNS = []
+        ALIKE.append(Buffer(4096))
 
     @pytest.fixture(scope="class")
     def table():
         return Buffer(512)
 
-    def test_leaks(data, request):
+    def test_leaks_where_the_re_run_sets_a_fixture_up(data, request):
         data.trainer = Trainer()
         RUNS.append(1)
         if len(RUNS) > 1:
             request.getfixturevalue("table")
-        KEPT.append(Buffer(4096))
+        LATE.append(Buffer(4096))
     """,
+        "-p",
+        "no:rerunfailures",
         report=False,
     )
-    found.result.stdout.fnmatch_lines(["LEAKED test_it.py::test_leaks*4.0 KiB held by*test_it.KEPT*"])
+    found.result.stdout.fnmatch_lines(
+        [
+            "gpu-leak: 3 leaked, 4 noted*",
+            "LEAKED test_it.py::test_leaks_beside_it*4.0 KiB held by*test_it.KEPT*",
+            "LEAKED test_it.py::test_leaks_beside_garbage_alike*4.0 KiB held by*test_it.ALIKE*",
+            "LEAKED test_it.py::test_leaks_where_the_re_run_*4.0 KiB held by*test_it.LATE*",
+        ]
+    )
 
 
 @pytest.mark.parametrize("kept", ["KEPT", "store.KEPT"])
