@@ -92,23 +92,6 @@ def test_arrays_that_grow(run: Runner) -> None:
     found.result.stdout.fnmatch_lines(["  growing: 1 array, 16.0 MiB on cpu; each run leaves 16.0 MiB more"])
 
 
-@pytest.mark.parametrize("option", ["--gpu-leak-host-mb=4", "--gpu-leak-host=off"])
-def test_growth_that_the_options_leave_alone(run: Runner, option: str) -> None:
-    found = run(
-        """
-        import numpy as np
-
-        KEPT = []
-
-        def test_it():
-            KEPT.append(np.ones(2**17))
-        """,
-        option,
-        apart=True,
-    )
-    assert found.verdicts == {"test_it": "clean"}
-
-
 def test_what_a_test_imports_hides_no_growth(run: Runner) -> None:
     """60 modules may take 2.8 MiB: the arrays were no growth where the test imported them first."""
     found = run(
@@ -495,31 +478,39 @@ def test_growth_without_arrays_is_not_walked_over_for_lines(run: Runner, monkeyp
     assert walked == [True]
 
 
-@pytest.mark.parametrize(
-    "kept", ["KEPT.append(np.ones(2**18))", "KEPT[:] = KEPT or [np.ones(2**18)]"], ids=["grows", "once"]
-)
-def test_a_walk_that_was_cut_makes_a_note(run: Runner, monkeypatch: pytest.MonkeyPatch, kept: str) -> None:
+def test_a_walk_that_was_cut_makes_a_note_or_fails_beyond_the_hosts_limit(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(HeapArrays, "walk", lambda _: None)
     found = run(
-        f"""
+        """
         import numpy as np
 
-        KEPT, RUNS = [], []
+        KEPT, ONCE, LARGE, RUNS = [], [], [], []
 
-        def test_it():
-            RUNS.append(1)
-            {kept}
+        def test_grows():
+            RUNS.append("grows")
+            KEPT.append(np.ones(2**18))
 
-        def test_runs():
-            assert len(RUNS) == 2  # there is nothing to compare a third run with
+        def test_once():
+            RUNS.append("once")
+            ONCE[:] = ONCE or [np.ones(2**18)]
+
+        def test_runs():  # there is nothing to compare a third run with
+            assert RUNS == ["grows", "grows", "once", "once"]
+
+        def test_large():
+            LARGE.append(np.ones(2**21))
         """
     )
-    found.result.assert_outcomes(passed=2)
-    assert found.verdicts == {"test_it": "noted", "test_runs": "clean"}
-    note = found.finding("test_it")
-    assert (note["kind"], note["failed"], note["bytes_per_run"]) == ("host", False, 0)
-    assert note["bytes"] > MIB
-    assert note["evidence"][-1] == CUT
+    found.result.assert_outcomes(passed=4)
+    notes = ("test_grows", "test_once")
+    assert found.verdicts == dict.fromkeys(notes, "noted") | {"test_runs": "clean", "test_large": "leaked"}
+    for note in map(found.finding, notes):
+        assert (note["kind"], note["failed"], note["bytes_per_run"]) == ("host", False, 0)
+        assert note["bytes"] > MIB
+        assert note["evidence"][-1] == CUT
+    assert (found.finding("test_large")["kind"], found.finding("test_large")["failed"]) == ("host", True)
 
 
 def test_a_second_walk_that_was_cut_makes_a_note(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -538,21 +529,3 @@ def test_a_second_walk_that_was_cut_makes_a_note(run: Runner, monkeypatch: pytes
     )
     assert found.verdicts == {"test_it": "noted"}
     assert found.finding("test_it")["evidence"][-1] == found.finding("test_it")["judged"]["cut"] == CUT
-
-
-def test_growth_beyond_the_hosts_limit_fails_although_a_walk_was_cut(
-    run: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(HeapArrays, "walk", lambda _: None)
-    found = run(
-        """
-        import numpy as np
-
-        KEPT = []
-
-        def test_it():
-            KEPT.append(np.ones(2**21))
-        """
-    )
-    (finding,) = found.tests["test_it"]["findings"]
-    assert (finding["kind"], finding["failed"]) == ("host", True)

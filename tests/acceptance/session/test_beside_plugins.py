@@ -24,7 +24,6 @@ class Plugin(NamedTuple):
 
 
 PLUGINS = {
-    "none": Plugin("pytest", "def test_it():\n    keep()\n"),
     "asyncio": Plugin("pytest_asyncio.plugin", "async def test_it():\n    keep()\n", ("-o", "asyncio_mode=auto")),
     "benchmark": Plugin("pytest_benchmark.plugin", "def test_it(benchmark):\n    benchmark.pedantic(keep, rounds=1)\n"),
     "cov": Plugin("pytest_cov.plugin", "def test_it():\n    keep()\n", ("--cov=.", "--cov-report=")),
@@ -79,23 +78,29 @@ def test_other():
 """
 
 
-@pytest.mark.parametrize("name", PLUGINS)
-def test_a_plugin_changes_no_verdict(
-    run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, name: str
+TOGETHER = ("benchmark", "cov", "hypothesis", "timeout")
+"""Plugins that leave it to pytest how often and where a test runs: they are loaded beside each other."""
+
+
+@pytest.mark.parametrize("names", [TOGETHER, *((name,) for name in PLUGINS if name not in TOGETHER)], ids=" ".join)
+def test_plugins_change_no_verdict(
+    run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
 ) -> None:
-    plugin = PLUGINS[name]
-    if importlib.util.find_spec((plugin.package or plugin.module).partition(".")[0]) is None:
-        pytest.skip(f"the plugin for {name} is not installed")
+    plugins = {name: PLUGINS[name] for name in names if is_installed(PLUGINS[name])}
+    if not plugins:
+        pytest.skip(f"the plugin for {' '.join(names)} is not installed")
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.delenv("PYTEST_ADDOPTS")
-    clean = plugin.test.replace("test_it", "test_clean").replace("keep", "let_go").replace("runs", "other_runs")
-    pytester.makepyfile(test_it=HEAD + plugin.test.replace("test_it", "test_leaks") + clean)
-    loaded = [] if name == "none" else ["-p", plugin.module]
-    given: list[Any] = [*loaded, *plugin.arguments]
+    source = HEAD
+    for name, plugin in plugins.items():
+        clean = plugin.test.replace("test_it", f"test_clean_{name}").replace("keep", "let_go")
+        source += plugin.test.replace("test_it", f"test_leaks_{name}") + clean.replace("runs", "other_runs")
+    pytester.makepyfile(test_it=source)
+    given: list[Any] = [part for plugin in plugins.values() for part in ("-p", plugin.module, *plugin.arguments)]
     given += ["-p", "pytest_gpuleak.plugin"]
     without = run("", *given, apart=True, plugin="--no-gpu-leak", report=False).result.parseoutcomes()
     if without.keys() & {"failed", "errors"}:
-        pytest.skip(f"the plugin for {name} does not work with pytest {pytest.__version__}")
+        pytest.skip(f"the plugin for {' '.join(names)} does not work with pytest {pytest.__version__}")
     found = run("", *given, apart=True)
     outcomes = found.result.parseoutcomes()
     leaked = outcomes.pop("leaked", 0)
@@ -103,14 +108,15 @@ def test_a_plugin_changes_no_verdict(
         word: count for word, count in without.items() if "warning" not in word
     }
     assert "itself failed" not in found.result.stdout.str() + found.result.stderr.str()
-    assert leaked == plugin.times
-    records = [(test["nodeid"].rpartition("::")[2], test) for test in found.report["tests"]]
-    found_kinds = {
-        tuple(finding["kind"] for finding in test["findings"])
-        for test_name, test in records
-        if "test_leaks" in test_name and test["findings"]
-    }
-    assert found_kinds == {("growing",)}
-    verdicts = [test["verdict"] for test_name, test in records if "test_clean" in test_name]
-    assert verdicts
-    assert set(verdicts) <= {"clean", "unchecked"}
+    assert leaked == sum(plugin.times for plugin in plugins.values())
+    tests = [(test["nodeid"].rpartition("::")[2], test) for test in found.report["tests"]]
+    for name in plugins:
+        leaks = [test["findings"] for test_name, test in tests if f"leaks_{name}" in test_name and test["findings"]]
+        assert {tuple(finding["kind"] for finding in findings) for findings in leaks} == {("growing",)}, name
+        verdicts = {test["verdict"] for test_name, test in tests if f"clean_{name}" in test_name}
+        assert verdicts, name
+        assert verdicts <= {"clean", "unchecked"}, name
+
+
+def is_installed(plugin: Plugin) -> bool:
+    return importlib.util.find_spec((plugin.package or plugin.module).partition(".")[0]) is not None
