@@ -91,8 +91,7 @@ def test_what_a_frame_of_a_plugin_holds_is_clean_without_a_re_run(run: Runner, p
 
 
 @pytest.mark.usefixtures("holding")
-@pytest.mark.parametrize("base", ["unittest.TestCase", "object"])
-def test_what_something_else_holds_too_is_a_leak(run: Runner, pytester: pytest.Pytester, base: str) -> None:
+def test_what_something_else_holds_too_is_a_leak(run: Runner, pytester: pytest.Pytester) -> None:
     keeping = {
         "Instance": "KEPT.append(self)",
         "Value": "KEPT.append(self.value)",
@@ -101,6 +100,11 @@ def test_what_something_else_holds_too_is_a_leak(run: Runner, pytester: pytest.P
         "Method": "KEPT.append(self.test_it)",
         "Box": "self.box = [self.value]; KEPT.append(self.box)",
         "Class": "type(self).last = [*getattr(type(self), 'last', ()), self.value]",
+    }
+    cases = {
+        f"{name}{base.rpartition('.')[2]}": (base, keep)
+        for base in ("unittest.TestCase", "object")
+        for name, keep in keeping.items()
     }
     found = run(
         COUNTED
@@ -114,11 +118,11 @@ def test_what_something_else_holds_too_is_a_leak(run: Runner, pytester: pytest.P
             self.value = Buffer(100)
             {keep.replace("KEPT", f"KEPT_{name}")}
     """
-            for name, keep in keeping.items()
+            for name, (base, keep) in cases.items()
         )
     )
-    assert found.verdicts == dict.fromkeys((f"Test{name}::test_it" for name in keeping), "leaked")
-    assert runs(pytester) == dict.fromkeys(keeping, 3)  # once more for its line
+    assert found.verdicts == dict.fromkeys((f"Test{name}::test_it" for name in cases), "leaked")
+    assert runs(pytester) == dict.fromkeys(cases, 3)  # once more for its line
 
 
 @pytest.mark.interpreter
@@ -239,8 +243,7 @@ def test_a_model_and_its_loss_on_the_instance(run: Runner, pytester: pytest.Pyte
 
 @frames_alone
 @pytest.mark.usefixtures("holding")
-@pytest.mark.parametrize("count", [10, 3000])
-def test_a_large_structure_on_the_instance(run: Runner, pytester: pytest.Pytester, count: int) -> None:
+def test_a_large_structure_on_the_instance(run: Runner, pytester: pytest.Pytester) -> None:
     """Beyond 300 objects each test of opacus with a model of torchvision was run again and searched for: 1.4 s each."""
     found = run(
         f"""{COUNTED}
@@ -249,19 +252,27 @@ def test_a_large_structure_on_the_instance(run: Runner, pytester: pytest.Pyteste
             self.parts = {{"weight": Buffer(2**14), "below": below}}
 
     class TestIt(unittest.TestCase):
+        def hold(self, count):
+            self.layers = [Layer(None) for _ in range(count)]
+
         def test_alone(self):
             note("alone")
-            self.layers = [Layer(None) for _ in range({count})]
+            self.hold(400)
 
-        def test_one_is_kept(self):
-            note("kept")
-            self.layers = [Layer(None) for _ in range({count})]
-            KEPT.append(self.layers[{count} // 2])
+        def test_one_of_few_is_kept(self):
+            self.hold(10)
+            KEPT.append(self.layers[5])
+
+        def test_one_of_many_is_kept(self):
+            self.hold(400)
+            KEPT.append(self.layers[200])
     """,
     )
-    assert found.verdicts == {"TestIt::test_alone": "clean", "TestIt::test_one_is_kept": "leaked"}
+    kept = ("TestIt::test_one_of_few_is_kept", "TestIt::test_one_of_many_is_kept")
+    assert found.verdicts == {"TestIt::test_alone": "clean", **dict.fromkeys(kept, "leaked")}
     assert runs(pytester)["alone"] == 1
-    assert {one["holder"]["root"] for one in found.tests["TestIt::test_one_is_kept"]["findings"]} == {"test_it.KEPT"}
+    for name in kept:
+        assert {one["holder"]["root"] for one in found.tests[name]["findings"]} == {"test_it.KEPT"}
 
 
 @frames_alone
