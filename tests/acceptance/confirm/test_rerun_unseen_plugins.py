@@ -151,15 +151,39 @@ REPEATED = """
 """
 
 
+FAILING = """
+    import pytest
+
+    def test_fails():
+        assert False
+
+    @pytest.fixture
+    def broken():
+        yield
+        raise RuntimeError("teardown")
+
+    def test_errs(broken):
+        pass
+
+    def test_skipped():
+        pytest.skip("no")
+"""
+
+
 @pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n1")])
-def test_rerunfailures_repeats_no_leak(run: Runner, workers: tuple[str, ...]) -> None:
+def test_rerunfailures_repeats_no_leak_and_what_fails_in_each_attempt_is_unchecked_once(
+    run: Runner, workers: tuple[str, ...]
+) -> None:
     pytest.importorskip("pytest_rerunfailures")
-    found = run(REPEATED, "-p", "rerunfailures", "--reruns=2", *workers, apart=True)
+    found = run(REPEATED + FAILING, "-p", "rerunfailures", "--reruns=2", *workers, apart=True)
     assert leaked_line(found) == "3 leaked"
-    assert "1 rerun" in found.result.stdout.lines[-1]
-    found.result.stdout.fnmatch_lines(["gpu-leak: 3 leaked, 1 clean, 1 rerun; *"])
-    assert counted(found) == {"tests": 4, "leaked": 3, "clean": 1, "unchecked": 0, "rerun": 1}
-    assert [test["outcome"] for test in found.report["tests"] if test["rerun"]] == ["failed"]
+    found.result.stdout.fnmatch_lines(["gpu-leak: 3 leaked, 3 unchecked, 1 clean, 5 rerun; *"])
+    assert counted(found) == {"tests": 7, "leaked": 3, "clean": 1, "unchecked": 3, "rerun": 5}
+    outcomes = {name: count for name, count in found.result.parseoutcomes().items() if name != "passed"}
+    assert outcomes == {"failed": 1, "errors": 1, "skipped": 1, "rerun": 5, "leaked": 3}
+    attempts = [test for test in found.report["tests"] if "fails_first" in test["nodeid"]]
+    assert [test["verdict"] for test in attempts] == ["unchecked", "leaked"]
+    assert [test["outcome"] for test in attempts if test["rerun"]] == ["failed"]
     assert found.verdicts["test_clean"] == "clean"
     assert found.result.ret == 1
 
@@ -196,31 +220,6 @@ def test_a_re_run_that_fails_leaves_rerunfailures_as_it_was(run: Runner) -> None
 def counted(found: Run) -> dict[str, int]:
     """Return the counts of a run's summary that pytest has too."""
     return {name: found.report["summary"][name] for name in ("tests", "leaked", "clean", "unchecked", "rerun")}
-
-
-@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n1")])
-def test_a_test_that_fails_in_each_attempt_is_unchecked_once(run: Runner, workers: tuple[str, ...]) -> None:
-    pytest.importorskip("pytest_rerunfailures")
-    source = """
-        import pytest
-
-        def test_fails():
-            assert False
-
-        @pytest.fixture
-        def broken():
-            yield
-            raise RuntimeError("teardown")
-
-        def test_errs(broken):
-            pass
-
-        def test_skipped():
-            pytest.skip("no")
-    """
-    found = run(source, "-p", "rerunfailures", "--reruns=1", *workers, apart=True)
-    assert found.result.parseoutcomes() == {"failed": 1, "errors": 1, "passed": 2, "skipped": 1, "rerun": 2}
-    assert counted(found) == {"tests": 3, "leaked": 0, "clean": 0, "unchecked": 3, "rerun": 2}
 
 
 def test_flaky_logs_a_leak_once(run: Runner) -> None:

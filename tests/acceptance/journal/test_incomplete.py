@@ -276,26 +276,39 @@ def test_a_test_with_one_report_alone_is_unchecked_and_not_lost(run: Runner, pyt
     assert found.report["incomplete"] is None
 
 
-def test_a_report_after_the_teardown_makes_no_second_test(run: Runner, pytester: pytest.Pytester) -> None:
-    pytester.makeconftest(
-        """
-        import pytest
+LATE = """
+    import copy
+    import pytest
 
-        @pytest.hookimpl(wrapper=True)
-        def pytest_runtest_protocol(item, nextitem):
-            done = yield
-            report = pytest.TestReport(item.nodeid, item.location, {}, "passed", None, "call")
-            item.ihook.pytest_runtest_logreport(report=report)
-            return done
-        """
-    )
-    found = run("def test_first(): pass\ndef test_last(): pass")
-    assert found.verdicts == {"test_first": "clean", "test_last": "clean"}
-    assert found.report["summary"]["tests"] == 2
+    LAST = []
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(report):
+        LAST[:] = [report]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(item, nextitem):
+        done = yield
+        report = pytest.TestReport(item.nodeid, item.location, {}, "passed", None, "call")
+        for late in (copy.copy(LAST[0]), report):
+            item.ihook.pytest_runtest_logreport(report=late)
+        return done
+"""
 
 
-@pytest.mark.parametrize("options", [(), ("-p", "no:terminal")])
-def test_a_test_that_is_interrupted_is_missing_and_not_unchecked(run: Runner, options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("report", [True, False])
+def test_a_report_after_the_teardown_makes_no_second_test(
+    run: Runner, pytester: pytest.Pytester, *, report: bool
+) -> None:
+    pytester.makeconftest(LATE)
+    found = run("def test_first(): pass\ndef test_last(): pass", report=report)
+    found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 2 clean*"])
+    if report:
+        assert found.verdicts == {"test_first": "clean", "test_last": "clean"}
+        assert found.report["summary"]["tests"] == 2
+
+
+def test_without_a_terminal_a_test_that_is_interrupted_is_missing_too(run: Runner) -> None:
     found = run(
         """
         import pytest
@@ -307,7 +320,7 @@ def test_a_test_that_is_interrupted_is_missing_and_not_unchecked(run: Runner, op
 
         def test_last(): pass
         """,
-        *options,
+        *("-p", "no:terminal"),
     )
     assert found.verdicts == {"test_first": "clean"}
     assert "2 of 3 tests did not run to the end" in found.report["incomplete"]

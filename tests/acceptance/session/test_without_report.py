@@ -100,33 +100,3 @@ def test_tests_that_brought_no_record_are_counted(run: Runner, pytester: pytest.
         "-p", "no:cacheprovider", "-p", "no:randomly", "--gpu-leak", "-k", "clean or cycle"
     )
     alone.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 1 noted, 4 unchecked, 0 clean*"])
-
-
-def test_a_report_that_comes_after_the_end_is_no_second_test(run: Runner, pytester: pytest.Pytester) -> None:
-    run("def test_clean():\n    pass\n")
-    pytester.makeconftest(
-        """
-        import copy
-        import pytest
-
-        @pytest.hookimpl(wrapper=True)
-        def pytest_runtest_protocol(item, nextitem):
-            reports = []
-            item.config.pluginmanager.register(Notes(reports), "notes")
-            yield
-            item.config.pluginmanager.unregister(name="notes")
-            late = copy.copy(reports[-1])
-            item.ihook.pytest_runtest_logreport(report=late)
-            return True
-
-        class Notes:
-            def __init__(self, reports):
-                self.reports = reports
-
-            @pytest.hookimpl(trylast=True)
-            def pytest_runtest_logreport(self, report):
-                self.reports.append(report)
-        """
-    )
-    alone = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:randomly", "--gpu-leak")
-    alone.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 1 clean*"])
