@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-    from tests.conftest import Run, Runner
+    from tests.conftest import Runner
 
 CONFTEST = """
     from pytest_gpuleak.adapters.protocol import Framework
@@ -70,105 +70,95 @@ CONFTEST = """
 """
 
 
-def run_with(run: Runner, pytester: pytest.Pytester, source: str, *options: str) -> Run:
-    pytester.makeconftest(textwrap.dedent(CONFTEST))
-    return run(textwrap.dedent(source), *options)
+SUITE = """
+    import pytest
+    from conftest import PROGRAMS, Tracer
 
+    SEEN, LAST, BOTH = [], {}, []
+    judged_once = pytest.mark.gpu_leak(confirm=0)
 
-def test_tracers_are_noted_however_many(run: Runner, pytester: pytest.Pytester) -> None:
-    found = run_with(
-        run,
-        pytester,
-        """
-        from conftest import Tracer
+    def test_tracers_grow():
+        SEEN.append(Tracer())
 
-        SEEN, LAST, BOTH = [], {}, []
+    def test_tracer_is_replaced():
+        LAST["x"] = Tracer()
 
-        def test_growing():
-            SEEN.append(Tracer())
+    def test_tracer_beside_an_array():
+        BOTH.append((Tracer(), Buffer(100)))
 
-        def test_replaced():
-            LAST["x"] = Tracer()
+    def test_tracer_in_a_cycle():
+        tracer = Tracer()
+        tracer.itself = tracer
 
-        def test_beside_arrays():
-            BOTH.append((Tracer(), Buffer(100)))
-
-        def test_in_a_cycle():
-            tracer = Tracer()
-            tracer.itself = tracer
-        """,
-    )
-    assert found.verdicts == {
-        "test_growing": "noted", "test_replaced": "noted", "test_beside_arrays": "leaked", "test_in_a_cycle": "clean"
-    }  # fmt: skip
-    for name, root in (("test_growing", "test_it.SEEN"), ("test_replaced", "test_it.LAST")):
-        finding = found.finding(name)
-        assert (finding["kind"], finding["failed"], finding["holder"]["root"]) == ("tracer", False, root)
-    kinds = {finding["kind"]: finding["failed"] for finding in found.tests["test_beside_arrays"]["findings"]}
-    assert kinds == {"growing": True, "tracer": False}
-
-
-PROGRAMS = """
-    import sys
-
-    PROGRAMS = sys.modules["conftest"].PROGRAMS
     BLOCKS, BUFFERS = [], []
 
     def compile(name):
         PROGRAMS.append(name)
         BLOCKS.append(bytearray(2 << 20))  # a program takes memory of the host
 
-    def test_each_run():
+    def test_compiles_in_each_run():
         compile("jit_step")
 
-    def test_once():
+    def test_compiles_once():
         if "jit_once" not in PROGRAMS:
             compile("jit_once")
 
-    def test_grows_as_well():
+    def test_compiles_and_grows():
         compile("jit_kept")
         BUFFERS.append(Buffer(100))
+
+    @judged_once
+    def test_compiles_and_is_not_run_again():
+        compile("jit_never")
+
+    LINES, PARTS, WHOLES, SHARDED = [], [], [], []
+
+    @judged_once
+    def test_line():
+        LINES.append(Buffer(2**21))
+
+    def test_part():
+        PARTS.append(Buffer(77))
+
+    def test_part_beside_an_array():
+        PARTS.append(Buffer(77))
+        WHOLES.append(Buffer(100))
+
+    def test_sharded():
+        SHARDED.append(Buffer(2048, "toy:0,1"))
 """
+VERDICTS = {
+    "test_tracers_grow": "noted",
+    "test_tracer_is_replaced": "noted",
+    "test_tracer_beside_an_array": "leaked",
+    "test_tracer_in_a_cycle": "clean",
+    "test_compiles_in_each_run": "noted",
+    "test_compiles_once": "clean",
+    "test_compiles_and_grows": "leaked",
+    "test_compiles_and_is_not_run_again": "clean",
+    "test_line": "leaked",
+    "test_part": "clean",
+    "test_part_beside_an_array": "leaked",
+    "test_sharded": "leaked",
+}
 
 
-def test_programs_that_each_run_compiles_are_noted(run: Runner, pytester: pytest.Pytester) -> None:
-    found = run_with(run, pytester, PROGRAMS)
-    assert found.verdicts == {"test_each_run": "noted", "test_once": "clean", "test_grows_as_well": "leaked"}
-    finding = found.finding("test_each_run")
+def test_what_a_framework_tells_beyond_its_arrays(run: Runner, pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(textwrap.dedent(CONFTEST))
+    found = run(SUITE)
+    assert found.verdicts == VERDICTS
+    for name, root in (("test_tracers_grow", "test_it.SEEN"), ("test_tracer_is_replaced", "test_it.LAST")):
+        finding = found.finding(name)
+        assert (finding["kind"], finding["failed"], finding["holder"]["root"]) == ("tracer", False, root)
+    kinds = {finding["kind"]: finding["failed"] for finding in found.tests["test_tracer_beside_an_array"]["findings"]}
+    assert kinds == {"growing": True, "tracer": False}
+    finding = found.finding("test_compiles_in_each_run")
     assert (finding["kind"], finding["failed"], finding["count"]) == ("recompiled", False, 1)
     assert finding["contributions"][0]["text"] == "jit_step"
-    assert found.finding("test_grows_as_well")["kind"] == "growing"
-
-
-def test_a_user_who_wants_no_re_run_gets_none_for_programs(run: Runner, pytester: pytest.Pytester) -> None:
-    assert run_with(run, pytester, PROGRAMS, "--gpu-leak-confirm=0").verdicts["test_each_run"] == "clean"
-
-
-def test_an_array_tells_its_line_without_a_re_run(run: Runner, pytester: pytest.Pytester) -> None:
-    source = "KEPT = []\n\ndef test_keeps():\n    KEPT.append(Buffer(2**21))\n"
-    found = run_with(run, pytester, source, "--gpu-leak-confirm=0")
-    finding = found.finding("test_keeps")
+    assert found.finding("test_compiles_and_grows")["kind"] == "growing"
+    finding = found.finding("test_line")  # without a re-run
     assert (finding["kind"], finding["tensors"][0]["created"]["code"]) == ("unconfirmed", "as the array says")
-
-
-def test_parts_of_arrays_are_not_counted(run: Runner, pytester: pytest.Pytester) -> None:
-    source = """
-        KEPT, PARTS = [], []
-
-        def test_part_alone():
-            PARTS.append(Buffer(77))
-
-        def test_part_beside_an_array():
-            PARTS.append(Buffer(77))
-            KEPT.append(Buffer(100))
-    """
-    found = run_with(run, pytester, source)
-    assert found.verdicts == {"test_part_alone": "clean", "test_part_beside_an_array": "leaked"}
     assert found.finding("test_part_beside_an_array")["bytes_per_run"] == 100
-
-
-def test_each_device_of_a_sharded_array_is_named(run: Runner, pytester: pytest.Pytester) -> None:
-    found = run_with(run, pytester, "KEPT = []\n\ndef test_keeps():\n    KEPT.append(Buffer(2048, 'toy:0,1'))\n")
-    finding = found.finding("test_keeps")
+    finding = found.finding("test_sharded")
     assert (finding["device"], finding["bytes"]) == ("toy:0,1", 2048)
     assert finding["evidence"] == ["on 2 devices: toy:0 1.0 KiB, toy:1 1.0 KiB"]

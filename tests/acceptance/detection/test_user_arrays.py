@@ -83,11 +83,13 @@ def write(pytester: pytest.Pytester, template: str, **parts: str) -> None:
     (pytester.path / "conftest.py").write_text(source)
 
 
+TYPES = {
+    "array_type raises": ("def array_type(self): raise OSError('no library')", "array_type()"),
+    "array_type skips": ("def array_type(self):\n    import pytest; pytest.skip('no library')", "array_type()"),
+    "array_type is object": ("def array_type(self): return object", "the class object"),
+    "array_type is a text": ("def array_type(self): return 'Odd'", "returned 'Odd'"),
+}  # fmt: skip
 METHODS = {
-    "array_type raises": ("def array_type(self): raise OSError('no library')", "unchecked", "array_type()"),
-    "array_type skips": ("def array_type(self):\n    import pytest; pytest.skip('no library')", "unchecked", "array_type()"),
-    "array_type is object": ("def array_type(self): return object", "unchecked", "the class object"),
-    "array_type is a text": ("def array_type(self): return 'Odd'", "unchecked", "returned 'Odd'"),
     "read raises": ("def read(self, array): raise ValueError('bad stride')", "unchecked", "ValueError: bad stride"),
     "read is a dict": ("def read(self, array): return {}", "unchecked", "an object of type dict"),
     "read tells a size below 0": (
@@ -101,28 +103,46 @@ METHODS = {
     ),
     "hold raises": ("def hold(self, array): raise ValueError('no handle')", "leaked", "ValueError: no handle"),
     "hold is None": ("def hold(self, array): return None", "leaked", "'NoneType' object has no attribute 'storage'"),
-    "storage raises": ("def storage(self, array): raise ValueError('no key')", "leaked", ""),
-    "storage_users raises": ("def storage_users(self, array): raise ValueError('no count')", "leaked", ""),
+    "storage raises": ("def storage(self, array): raise ValueError('no key')", "leaked", "no key"),
+    "storage_users raises": ("def storage_users(self, array): raise ValueError('no count')", "leaked", "no count"),
     "tracing raises": ("def trace_origins(self, is_user_file): raise ValueError('no mode')", "leaked", "no mode"),
     "tracing is None": ("def trace_origins(self, is_user_file): return None", "leaked", "NoneType"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("method", "verdict", "text"), METHODS.values(), ids=METHODS)
-def test_a_method_that_fails_costs_its_own_arrays_alone(
-    run: Runner, pytester: pytest.Pytester, method: str, verdict: str, text: str
+@pytest.mark.parametrize(("method", "text"), TYPES.values(), ids=TYPES)
+def test_a_type_that_is_none_costs_its_own_arrays_alone(
+    run: Runner, pytester: pytest.Pytester, method: str, text: str
 ) -> None:
     write(pytester, CONFTEST, METHOD=method)
     found = run(SUITE)
-    assert (found.verdicts["test_odd"], found.verdicts["test_plain"]) == (verdict, "leaked")
+    assert (found.verdicts["test_odd"], found.verdicts["test_plain"]) == ("unchecked", "leaked")
     assert found.result.ret == 1
-    if verdict == "unchecked":
-        assert found.tests["test_odd"]["why_unchecked"] == found.tests["test_odd"]["faults"][0]
-    if text:
-        (warning,) = warnings_of(found)
-        assert "() of the arrays 'odd' failed: " in warning
-        assert text in warning
-        assert "(conftest.py:" in warning
+    assert found.tests["test_odd"]["why_unchecked"] == found.tests["test_odd"]["faults"][0]
+    (warning,) = warnings_of(found)
+    assert "() of the arrays 'odd' failed: " in warning
+    assert text in warning
+    assert "(conftest.py:" in warning
+
+
+def test_a_method_that_fails_costs_its_own_arrays_alone(run: Runner, pytester: pytest.Pytester) -> None:
+    write(pytester, CONFTEST, METHOD="pass")
+    conftest = pytester.path / "conftest.py"
+    others = "\n\nOTHERS = [StandInArrays()]\n\ndef pytest_gpuleak_arrays(config):\n    return OTHERS\n"
+    suite = "import conftest\nKEPT = []\n\ndef test_plain():\n    KEPT.append(Buffer(2**21))\n"
+    for number, (name, (method, _, _)) in enumerate(METHODS.items()):
+        others += f"\nclass Odd{number}(Odd):\n    pass\n\nclass Broken{number}(OddArrays):\n    name = {name!r}\n"
+        others += f"    def array_type(self): return Odd{number}\n    {method}\n\nOTHERS.append(Broken{number}())\n"
+        suite += f"\ndef test_{number}():\n    KEPT.append(conftest.Odd{number}(2**21))\n"
+    conftest.write_text(conftest.read_text() + others)
+    found = run(suite)
+    assert (found.verdicts.pop("test_plain"), found.result.ret) == ("leaked", 1)
+    for number, (name, (_, verdict, text)) in enumerate(METHODS.items()):
+        test = found.tests[f"test_{number}"]
+        assert test["verdict"] == verdict, name
+        assert verdict == "leaked" or test["why_unchecked"] == test["faults"][0], name
+        told = [line for line in warnings_of(found) if f"() of the arrays {name!r} failed: " in line]
+        assert [text in line and "(conftest.py:" in line for line in told] == ([True] if text else []), name
 
 
 def test_a_handle_that_fails_later_does_not_stop_the_run(run: Runner, pytester: pytest.Pytester) -> None:
