@@ -50,18 +50,27 @@ RAISES = {
 }
 
 
-@pytest.mark.parametrize(("statement", "error"), RAISES.values(), ids=RAISES)
-def test_one_that_raises_is_named_once_and_the_verdicts_stand(
-    run: Runner, pytester: pytest.Pytester, statement: str, error: str
+def test_one_that_raises_is_named_once_for_each_error_and_the_verdicts_stand(
+    run: Runner, pytester: pytest.Pytester
 ) -> None:
-    line = add_hook(pytester, f"def pytest_gpuleak_settle(config, nodeid):\n    {statement}\n") + 1
-    found = run(SUITE)
-    assert found.verdicts == LEAKS
-    (warning,) = warnings_of(found)
-    assert f"the hook pytest_gpuleak_settle failed: {error}" in warning
-    assert f"(conftest.py:{line}); tests are judged without it (first in test_it.py::test_a)" in warning
-    assert [len(test["faults"]) for test in found.report["tests"]] == [1, 1, 0]
-    found.result.stdout.fnmatch_lines(["gpu-leak: the check itself failed in 2 tests: the hook *"])
+    hook = "import pytest\n\ndef pytest_gpuleak_settle(config, nodeid):\n"
+    for number, (statement, _) in enumerate(RAISES.values()):
+        hook += f"    if 'test_{number}_' in nodeid:\n        {statement}\n"
+    first = add_hook(pytester, hook) + 4
+    suite = "KEPT = []\n\ndef test_clean():\n    Buffer(100)\n" + "".join(
+        f"\ndef test_{number}_{name}():\n    KEPT.append(Buffer({size}))\n"
+        for number in range(len(RAISES))
+        for name, size in (("first", 2**21), ("again", 100))
+    )
+    found = run(suite)
+    assert found.verdicts == dict.fromkeys(found.tests, "leaked") | {"test_clean": "clean"}
+    assert len(warnings_of(found)) == len(RAISES)
+    for number, (_, error) in enumerate(RAISES.values()):
+        (warning,) = [line for line in warnings_of(found) if f"(first in test_it.py::test_{number}_first)" in line]
+        assert f"the hook pytest_gpuleak_settle failed: {error}" in warning
+        assert f"(conftest.py:{first + 2 * number}); tests are judged without it" in warning
+    assert [len(test["faults"]) for test in found.report["tests"]] == [0, *[1] * 2 * len(RAISES)]
+    found.result.stdout.fnmatch_lines([f"gpu-leak: the check itself failed in {2 * len(RAISES)} tests: the hook *"])
     assert found.result.ret == 1
 
 
@@ -94,12 +103,15 @@ def test_ctrl_c_in_it_is_the_users_own(run: Runner, pytester: pytest.Pytester) -
     assert run(SUITE, apart=True).result.ret == pytest.ExitCode.INTERRUPTED
 
 
-@pytest.mark.parametrize("signature", ["*arguments", "nodeid, more=1", ""])
-def test_any_signature_that_pluggy_accepts_is_called(run: Runner, pytester: pytest.Pytester, signature: str) -> None:
-    add_hook(pytester, f"CALLS = []\n\ndef pytest_gpuleak_settle({signature}):\n    open('called', 'w').close()\n")
-    found = run(SUITE)
+def test_any_signature_that_pluggy_accepts_is_called(run: Runner, pytester: pytest.Pytester) -> None:
+    signatures = {"first": "*arguments", "second": "nodeid, more=1", "third": ""}
+    for name, signature in signatures.items():
+        body = f"open('called by {name}', 'w').close()"
+        pytester.makepyfile(**{name: f"def pytest_gpuleak_settle({signature}):\n    {body}\n"})
+    pytester.syspathinsert()
+    found = run(SUITE, *[part for name in signatures for part in ("-p", name)])
     assert (found.verdicts, warnings_of(found)) == (LEAKS, [])
-    assert (pytester.path / "called").exists()
+    assert all((pytester.path / f"called by {name}").exists() for name in signatures)
 
 
 def test_one_with_an_argument_that_does_not_exist_is_refused_before_any_test(
