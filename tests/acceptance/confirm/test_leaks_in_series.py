@@ -373,7 +373,7 @@ def test_holders_in_a_series(start: Runner) -> None:
     assert (found.verdicts["test_thread_leaks"], found.verdicts["test_thread_lets_go_late"]) == ("leaked", "clean")
 
 
-def test_verdicts_do_not_depend_on_what_ran_before(start: Runner) -> None:
+def test_the_same_is_told_whatever_ran_before_and_in_scan_mode(start: Runner) -> None:
     source = """
         HISTORY, STATE = [], {"log": [], "best": None}
 
@@ -394,29 +394,9 @@ def test_verdicts_do_not_depend_on_what_ran_before(start: Runner) -> None:
     together = told_by(start(source))
     backwards = [f"test_it.py::{name}" for name in reversed(together)]
     assert told_by(start("", *backwards)) == together
+    assert told_by(start("", "--gpu-leak-scan=scan")) == together
     for name in ("test_inner_list", "test_slot"):  # the others have been the first of a run
         assert told_by(start("", f"test_it.py::{name}")) == {name: together[name]}
-
-
-def test_in_scan_mode_the_same_is_told(start: Runner) -> None:
-    source = """
-        HISTORY, SLOT = [], {}
-
-        def test_first():
-            HISTORY.append(Buffer(100))
-
-        def test_second():
-            HISTORY.append([Buffer(100)])
-
-        def test_third():
-            SLOT["x"] = Buffer(100)
-
-        def test_fourth():
-            SLOT["y"] = HISTORY[0] = Buffer(2**20)  # no walk names at once here what a later test lets go
-    """
-    epoch = {name: told(test) for name, test in start(source).tests.items()}
-    scan = {name: told(test) for name, test in start("", "--gpu-leak-scan=scan").tests.items()}
-    assert scan == epoch
 
 
 SETTLE = """
