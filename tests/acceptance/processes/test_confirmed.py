@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,7 +26,7 @@ pytestmark = [
 
 MIB = 1 << 20
 HEAD = """
-    import multiprocessing, os, subprocess, sys
+    import multiprocessing, os, pathlib, subprocess, sys
     from concurrent.futures import ProcessPoolExecutor
 
     import pytest
@@ -59,51 +60,153 @@ PLUGIN = """
 """
 
 
+AT_ONCE = """
+    from pytest_gpuleak.adapters.processes import facts
+
+    facts.MOST_WAITS = 1
+"""
+"""What is left here does not end: each test would wait two seconds for it."""
+
+
 def found_in(run: Runner, test: str, *arguments: str, plugin: str = "") -> Run:
+    with Path("conftest.py").open("a", encoding="utf-8") as conftest:
+        conftest.write(textwrap.dedent(AT_ONCE))
     return run("".join(map(textwrap.dedent, (HEAD, plugin, test))), *arguments, apart=True)
 
 
-GROWING = """
-def test_it():
+SUITE = """
+POOLS, ARRAYS, RUNS = [], [], []
+
+def test_grows():
     KEPT.append(start())
 
 def test_next():
     pass
+
+def test_ends_its_own():
+    start().communicate(b"\\n")
+
+def test_drops_one():
+    subprocess.Popen([sys.executable, "-S", "-c", OF_THE_RUN])
+
+def test_once():
+    if "server" not in STATE:
+        STATE["server"] = start()
+
+@pytest.mark.parametrize("again", [False, True])
+def test_manager(again):
+    if "manager" not in STATE:
+        STATE["manager"] = multiprocessing.get_context("spawn").Manager()
+    assert STATE["manager"].list([1])[0] == 1
+
+def test_replaces():
+    old = STATE.pop("latest", None)
+    if old is not None:
+        old.communicate(b"\\n")
+    STATE["latest"] = start()
+
+def test_pool_of_each_run():
+    POOLS.append(ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")))
+    assert POOLS[-1].submit(abs, -1).result() == 1
+
+def test_beside_an_array():
+    RUNS.append(1)
+    ARRAYS.append(Buffer(2**21))
+    if "beside" not in STATE:
+        STATE["beside"] = start()
+
+def test_one_re_run_judges_both():
+    assert len(RUNS) == 3  # the last one is traced for the lines
+
+# Lightning's launcher starts pytest again in the first test that needs a second rank, for all tests to come.
+PROGRAM = pathlib.Path("pytest")
+PROGRAM.write_text("input()")  # once: a process that starts slowly would read what a re-run has truncated
+
+@pytest.mark.parametrize("environment", [{"WORLD_SIZE": "2", "LOCAL_RANK": "1"}, {}], ids=["rank", "no_rank"])
+def test_pytest(environment):
+    command, environment = [sys.executable, "-S", str(PROGRAM)], {**os.environ, **environment}
+    KEPT.append(subprocess.Popen(command, env=environment, stdin=subprocess.PIPE))
+
+@pytest.fixture(scope="module")
+def kept():
+    yield STATE.setdefault("of a fixture", start())
+
+@pytest.fixture(scope="module")
+def dropped():
+    yield subprocess.Popen([sys.executable, "-S", "-c", OF_THE_RUN])
+
+@pytest.fixture(scope="module")
+def ended():
+    process = start()
+    yield
+    process.communicate(b"\\n")
+
+@pytest.fixture(scope="class")
+def another():
+    KEPT.append(start())
+
+class TestOne:
+    def test_it(self, kept, dropped, ended, another):
+        pass
+
+class TestTwo:
+    def test_it(self, another):
+        pass
+
+@pytest.fixture(scope="session")
+def pool():
+    os.mkfifo("gate")
+    with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool
+        opened = os.open("gate", os.O_RDWR)
+    os.close(opened)
+
+def test_shared_pool(pool):
+    # The re-run finds the first worker busy, until the gate is opened, so that the pool starts another.
+    assert pool.submit(abs, -1).result() == 1
+    POOLS.append(pool.submit(os.open, "gate", os.O_RDONLY))
+
+def test_shared_pool_is_there(pool):
+    assert pool.submit(abs, -1).result() == 1
 """
+FAIL = ("test_grows", "test_drops_one", "test_pool_of_each_run", "test_beside_an_array", "test_pytest[no_rank]")
+STAY = ("test_once", "test_manager[False]", "test_replaces", "test_shared_pool")
 
 
-@pytest.mark.parametrize("plugin", ["", PLUGIN], ids=["alone", "beside another plugin's fixtures"])
-def test_one_more_each_run_fails_and_is_named(run: Runner, plugin: str) -> None:
-    found = found_in(run, GROWING, plugin=plugin)
-    assert found.verdicts == {"test_it": "leaked", "test_next": "clean"}
-    finding = found.finding("test_it")
+def test_what_grows_in_number_fails_and_what_is_kept_is_a_note_beside_another_plugins_fixtures(run: Runner) -> None:
+    found = found_in(run, SUITE, "-v", plugin=PLUGIN)
+    clean = dict.fromkeys(found.tests, "clean")
+    assert found.verdicts == clean | dict.fromkeys(FAIL, "leaked") | dict.fromkeys(STAY, "noted")
+    finding = found.finding("test_grows")
     assert (finding["kind"], finding["failed"], finding["count"]) == ("process", True, 1)
     assert finding["bytes_per_run"] > 0
     assert finding["holder"]["text"] == "test_it.KEPT[0]"
-    assert finding["contributions"][0]["created"]["function"] == "start"
-    found.result.stdout.fnmatch_lines(
-        [
-            "*1 process, *still running, one more each run",
-            "*held by  test_it.KEPT?0?*",
-            "*created  test_it.py:* in start*",
-        ]
-    )
     (part,) = finding["contributions"]
+    assert part["created"]["function"] == "start"
     assert part["text"].endswith("-S -c input()")
-    assert found.result.stdout.str().count("-S -c input()") == 1
-
-
-def test_one_that_nothing_refers_to_any_more_fails_and_says_so(run: Runner) -> None:
-    found = found_in(
-        run,
-        """
-        def test_it():
-            subprocess.Popen([sys.executable, "-S", "-c", OF_THE_RUN])
-        """,
-    )
-    finding = found.finding("test_it")
-    assert (found.verdicts["test_it"], finding["holder"]) == ("leaked", None)
+    told = found.result.stdout.str().partition("LEAKED test_it.py::test_grows\n")[2].partition("LEAKED ")[0]
+    assert "still running, one more each run" in told
+    assert "held by  test_it.KEPT " in told
+    finding = found.finding("test_drops_one")
+    assert finding["holder"] is None
     assert any("refers to an object for it any more" in line for line in finding["evidence"])
+    finding = found.finding("test_once")
+    assert (finding["kind"], finding["failed"], finding["bytes_per_run"]) == ("process", False, 0)
+    assert finding["holder"]["text"] == "test_it.STATE['server']"
+    found.result.stdout.fnmatch_lines(["NOTED test_it.py::test_once", "*held by  test_it.STATE*"])
+    assert found.holder("test_manager[False]").startswith("test_it.STATE['manager']")
+    assert found.finding("test_pool_of_each_run")["holder"]["root"] == "test_it.POOLS"
+    kinds = {finding["kind"]: finding["failed"] for finding in found.tests["test_beside_an_array"]["findings"]}
+    assert kinds == {"process": False, "growing": True}
+    found.result.assert_outcomes(passed=len(found.tests))
+    failed = {
+        name: [(one["kind"], one["failed"]) for one in record["findings"]] for name, record in found.fixtures.items()
+    }
+    assert failed == {
+        "kept": [("process", False)],
+        "dropped": [("process", True)],
+        "another": [("process", False), ("process", True)],
+    }
 
 
 ONCE = """
@@ -116,190 +219,46 @@ def test_next():
 """
 
 
-def test_one_that_is_started_once_and_kept_is_a_note(run: Runner) -> None:
-    found = found_in(run, ONCE, "-v")
-    assert found.verdicts == {"test_it": "noted", "test_next": "clean"}
-    finding = found.finding("test_it")
-    assert (finding["kind"], finding["failed"], finding["bytes_per_run"]) == ("process", False, 0)
-    assert finding["holder"]["text"] == "test_it.STATE['server']"
-    assert found.result.ret == 0
-    found.result.stdout.fnmatch_lines(["NOTED test_it.py::test_it", "*held by  test_it.STATE*"])
-
-
-@pytest.mark.parametrize(("option", "verdict"), [("1KiB", "leaked"), ("2GiB", "noted"), ("off", "noted")])
-def test_one_that_is_kept_fails_from_the_option_up(run: Runner, option: str, verdict: str) -> None:
-    found = found_in(run, ONCE, f"--gpu-leak-process-mb={option}")
-    assert found.verdicts == {"test_it": verdict, "test_next": "clean"}
-
-
-def test_a_librarys_manager_is_a_note(run: Runner) -> None:
-    found = found_in(
-        run,
-        """
-        def manager():
-            if "manager" not in STATE:
-                STATE["manager"] = multiprocessing.get_context("spawn").Manager()
-            return STATE["manager"]
-
-        def test_it():
-            assert manager().list([1])[0] == 1
-
-        def test_next():
-            assert manager().list([1])[0] == 1
-        """,
-    )
-    assert found.verdicts == {"test_it": "noted", "test_next": "clean"}
-    assert found.holder("test_it").startswith("test_it.STATE['manager']")
-
-
-def test_a_shared_pool_that_starts_its_workers_late_is_a_note(run: Runner) -> None:
-    found = found_in(
-        run,
-        """
-        @pytest.fixture(scope="session")
-        def pool():
-            os.mkfifo("gate")
-            with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:
-                yield pool
-                opened = os.open("gate", os.O_RDWR)
-            os.close(opened)
-
-        def test_it(pool):
-            # The re-run finds the first worker busy, until the gate is opened, so that the pool starts another.
-            assert pool.submit(abs, -1).result() == 1
-            KEPT.append(pool.submit(os.open, "gate", os.O_RDONLY))
-
-        def test_next(pool):
-            assert pool.submit(abs, -1).result() == 1
-        """,
-    )
-    assert found.verdicts["test_it"] == "noted"
-    assert found.result.ret == 0
-
-
-def test_a_pool_of_the_tests_own_in_each_run_fails(run: Runner) -> None:
-    found = found_in(
-        run,
-        """
-        def test_it():
-            pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
-            KEPT.append(pool)
-            assert pool.submit(abs, -1).result() == 1
-        """,
-        plugin=PLUGIN,
-    )
-    assert found.verdicts["test_it"] == "leaked"
-    assert found.finding("test_it")["holder"]["root"] == "test_it.KEPT"
-
-
-def test_one_that_is_replaced_does_not_grow(run: Runner) -> None:
-    found = found_in(
-        run,
-        """
-        def test_it():
-            old = STATE.pop("server", None)
-            if old is not None:
-                old.communicate(b"\\n")
-            STATE["server"] = start()
-
-        def test_next():
-            pass
-        """,
-    )
-    assert found.verdicts == {"test_it": "noted", "test_next": "clean"}
-
-
 @pytest.mark.parametrize(
-    ("arguments", "verdict"),
-    [(("--gpu-leak-retained-mb=1KiB",), "leaked"), (("--gpu-leak-retained-mb=2GiB",), "noted")],
-)
-def test_without_a_re_run_memory_decides(run: Runner, arguments: tuple[str, ...], verdict: str) -> None:
-    found = found_in(
-        run,
-        """
-        def test_it():
-            assert not KEPT, "the port is in use"
-            KEPT.append(start())
-
-        def test_next():
-            pass
-        """,
-        *arguments,
-    )
-    finding = found.finding("test_it")
-    assert (found.verdicts["test_it"], finding["why_unconfirmed"]) == (verdict, "the re-run failed in call")
-
-
-def test_with_confirm_0_each_that_is_left_fails(run: Runner) -> None:
-    found = found_in(run, ONCE, "--gpu-leak-confirm=0", "--gpu-leak-retained-mb=2GiB")
-    assert found.verdicts["test_it"] == "leaked"
-    assert found.finding("test_it")["why_unconfirmed"] == "no re-run was asked for"
-
-
-def test_processes_and_arrays_of_one_test_are_judged_by_the_same_re_run(run: Runner) -> None:
-    found = found_in(
-        run,
-        """
-        RUNS = []
-
-        def test_it():
-            RUNS.append(1)
-            KEPT.append(Buffer(2**21))
-            STATE.setdefault("server", start() if "server" not in STATE else None)
-
-        def test_next():
-            assert len(RUNS) == 3  # the last one is traced for the lines
-        """,
-    )
-    kinds = {finding["kind"]: finding["failed"] for finding in found.tests["test_it"]["findings"]}
-    assert kinds == {"process": False, "growing": True}
-    assert found.tests["test_next"]["outcome"] == "passed"
-
-
-FIXTURE = """
-@pytest.fixture(scope="module")
-def server():
-    {body}
-
-def test_it(server):
-    pass
-"""
-
-
-@pytest.mark.parametrize(
-    ("body", "failed"),
+    ("options", "verdict"),
     [
-        ('yield STATE.setdefault("server", start())', False),
-        ('yield subprocess.Popen([sys.executable, "-S", "-c", OF_THE_RUN])', True),
+        (["--gpu-leak-process-mb=1KiB"], "leaked"),
+        (["--gpu-leak-process-mb=2GiB"], "noted"),
+        (["--gpu-leak-process-mb=off"], "noted"),
+        (["--gpu-leak-confirm=0", "--gpu-leak-retained-mb=2GiB"], "leaked"),
     ],
-    ids=["kept by a global", "dropped"],
+    ids=" ".join,
 )
-def test_what_is_started_in_a_fixtures_setup_is_the_fixtures(run: Runner, body: str, failed: bool) -> None:
-    found = found_in(run, FIXTURE.format(body=body))
-    assert found.verdicts == {"test_it": "clean"}
-    (finding,) = found.fixtures["server"]["findings"]
-    assert (finding["kind"], finding["failed"]) == ("process", failed)
-    assert found.result.ret == (1 if failed else 0)
+def test_one_that_is_kept_fails_where_an_option_says_so(run: Runner, options: list[str], verdict: str) -> None:
+    found = found_in(run, ONCE, *options)
+    assert found.verdicts == {"test_it": verdict, "test_next": "clean"}
+    why = "no re-run was asked for" if "confirm" in options[0] else None
+    assert found.finding("test_it")["why_unconfirmed"] == why
+    assert found.result.ret == (1 if verdict == "leaked" else 0)
+    assert found.result.stdout.str().count("-S -c input()") == found.result.ret
 
 
-def test_a_fixture_that_leaves_another_one_each_time_fails(run: Runner) -> None:
+def test_without_a_re_run_memory_decides(run: Runner) -> None:
     found = found_in(
         run,
         """
-        @pytest.fixture(scope="class")
-        def server():
-            KEPT.append(start())
+        @pytest.mark.gpu_leak(retained_mb="1KiB")
+        def test_over():
+            assert "first" not in STATE, "the port is in use"
+            STATE["first"] = start()
 
-        class TestA:
-            def test_it(self, server):
-                pass
+        @pytest.mark.gpu_leak(retained_mb="2GiB")
+        def test_under():
+            assert "second" not in STATE, "the port is in use"
+            STATE["second"] = start()
 
-        class TestB:
-            def test_it(self, server):
-                pass
+        def test_next():
+            pass
         """,
     )
-    assert [finding["failed"] for finding in found.fixtures["server"]["findings"]] == [False, True]
+    assert found.verdicts == {"test_over": "leaked", "test_under": "noted", "test_next": "clean"}
+    for name in ("test_over", "test_under"):
+        assert found.finding(name)["why_unconfirmed"] == "the re-run failed in call"
 
 
 @pytest.mark.torch
@@ -406,25 +365,3 @@ def test_another_worker_of_the_same_pool_is_no_growth(running: set[int]) -> None
 def test_more_than_the_first_run_left_are_all_growth(running: set[int]) -> None:
     running.add(1)
     assert judged([a_process(1)], [a_process(2), a_process(3)]) == [("pid 1", True)]
-
-
-def test_pytest_as_another_rank_is_nobodys(run: Runner) -> None:
-    """Lightning's launcher starts pytest again in the first test that needs a second rank, for all tests to come."""
-    found = found_in(
-        run,
-        """
-        import os, pathlib
-
-        PROGRAM = pathlib.Path("pytest")
-        PROGRAM.write_text("input()")  # once: a process that starts slowly would read what a re-run has truncated
-
-        @pytest.mark.parametrize("environment", [{"WORLD_SIZE": "2", "LOCAL_RANK": "1"}, {}], ids=["rank", "no_rank"])
-        def test_it(environment):
-            command, environment = [sys.executable, "-S", str(PROGRAM)], {**os.environ, **environment}
-            KEPT.append(subprocess.Popen(command, env=environment, stdin=subprocess.PIPE))
-
-        def test_next():
-            pass
-        """,
-    )
-    assert found.verdicts == {"test_it[rank]": "clean", "test_it[no_rank]": "leaked", "test_next": "clean"}

@@ -89,8 +89,10 @@ def drift_of(found: Run) -> list[str]:
     return [line for line in found.result.outlines if " MiB over " in line]
 
 
-def test_a_server_of_a_fixture_that_grows_is_told_in_one_line_and_fails_nothing(run: Runner) -> None:
-    found = run(suite(GROWS))
+def test_a_server_of_a_fixture_that_grows_is_told_in_one_line_everywhere_and_fails_nothing(
+    run: Runner, pytester: pytest.Pytester
+) -> None:
+    found = run(suite(GROWS), "--gpu-leak-report=r.html", "--gpu-leak-report=r.md")
     assert found.result.ret == 0
     assert set(found.verdicts.values()) == {"clean"}
     (line,) = drift_of(found)
@@ -105,6 +107,16 @@ def test_a_server_of_a_fixture_that_grows_is_told_in_one_line_and_fails_nothing(
     assert 7 * MIB < reading["after"] - reading["before"] < 9 * MIB
     assert not any(one["after"] - one["before"] > MIB for one in found.tests["test_quiet[1]"]["helpers"])
     jsonschema.validate(found.report, load_schema())
+    told = line.removeprefix("gpu-leak: ")
+    for name in ("r.html", "r.md"):
+        text = html.unescape((pytester.path / name).read_text(encoding="utf-8"))
+        assert told in " ".join(text.split())
+    assert line in CliRunner().invoke(main, ["show", "report.json"]).output.splitlines()
+    helper["tests"] = "many"
+    (pytester.path / "report.json").write_text(json.dumps(found.report))
+    shown = CliRunner().invoke(main, ["show", "report.json"])
+    assert shown.exit_code == 2
+    assert "summary.helpers[0].tests" in shown.output
 
 
 def test_one_that_stays_near_what_it_had_after_three_tests_has_no_line(run: Runner) -> None:
@@ -151,15 +163,6 @@ def test_a_server_of_each_module_that_dies_or_is_restarted(run: Runner, pytester
     assert (grown["tests"], killed["tests"]) == (10, 1)  # what a test starts is the test's, and judged as that
 
 
-def test_every_report_has_the_line(run: Runner, pytester: pytest.Pytester) -> None:
-    (line,) = drift_of(run(suite(GROWS), "--gpu-leak-report=r.html", "--gpu-leak-report=r.md"))
-    told = line.removeprefix("gpu-leak: ")
-    for name in ("r.html", "r.md"):
-        text = html.unescape((pytester.path / name).read_text(encoding="utf-8"))
-        assert told in " ".join(text.split())
-    assert line in CliRunner().invoke(main, ["show", "report.json"]).output.splitlines()
-
-
 def test_each_worker_has_its_own_and_merging_keeps_all(run: Runner, pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     pytester.makepyfile(test_other=suite(GROWS))
@@ -172,14 +175,3 @@ def test_each_worker_has_its_own_and_merging_keeps_all(run: Runner, pytester: py
     assert merged.exit_code == 0, merged.output
     report: dict[str, Any] = json.loads((pytester.path / "all.json").read_text())
     assert len(report["summary"]["helpers"]) == 4
-
-
-def test_a_report_with_damaged_helpers_is_refused_with_the_place(run: Runner, pytester: pytest.Pytester) -> None:
-    run(suite(GROWS))
-    path = pytester.path / "report.json"
-    report = json.loads(path.read_text())
-    report["summary"]["helpers"][0]["tests"] = "many"
-    path.write_text(json.dumps(report))
-    shown = CliRunner().invoke(main, ["show", "report.json"])
-    assert shown.exit_code == 2
-    assert "summary.helpers[0].tests" in shown.output
