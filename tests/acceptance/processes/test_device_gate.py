@@ -16,6 +16,7 @@ import pytest
 
 from pytest_gpuleak.adapters.nvml import readings as nvml
 from pytest_gpuleak.adapters.nvml.process_identity import Identity
+from pytest_gpuleak.adapters.processes import facts
 from pytest_gpuleak.reports.json.write import load_schema
 from pytest_gpuleak.session.features.children import agents
 from pytest_gpuleak.session.features.device_gate import hooks
@@ -59,6 +60,7 @@ Gate = Callable[..., "Run"]
 def gate(run: Runner, nvml_state: DriverState, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     """Runs a suite with `--gpu-leak-wait=5`, on the clock of `TIMELINE`."""
     TIMELINE.clear()
+    monkeypatch.setattr(facts, "MOST_WAITS", 1)  # what is left here does not end
     monkeypatch.setattr(hooks, "sleep", TIMELINE.sleep)
     monkeypatch.setattr(hooks, "perf_counter", TIMELINE.clock)
 
@@ -79,135 +81,202 @@ def told(found: Run) -> str:
     return " ".join(line.strip() for line in found.result.outlines)
 
 
-# The nine scenarios.
+# Where it waits, and for how long: between two of these tests `anew` frees the device.
+SCENARIOS = """
+    HELD = []
+    judged_once = pytest.mark.gpu_leak(confirm=0)
+
+    def anew():
+        TIMELINE.clear()
+        KEPT.clear()
+        HELD.clear()
+        TIMELINE.say(a_device())
+        ended()
+
+    def zombie():
+        KEPT.append(start(0))
+        os.waitid(os.P_PID, KEPT[-1].pid, os.WEXITED | os.WNOWAIT)
+        TIMELINE.say(a_device(used=31 * GIB), has(KEPT[-1], 30 * GIB))
+        return KEPT[-1]
+
+    def child_with_30_gib():
+        KEPT.append(start())
+        TIMELINE.say(a_device(used=31 * GIB), has(KEPT[-1], 30 * GIB))
+        return KEPT[-1]
+
+    def test_back_at_once():
+        ended()
+        TIMELINE.say(a_device())
+
+    def test_falls():
+        ended()
+        TIMELINE.say(a_device(used=60 * GIB))
+        for used in (40, 20, 1):
+            TIMELINE.then(a_device(used=used * GIB))
+
+    def test_late():
+        ended()
+        TIMELINE.say(a_device(used=60 * GIB))
+        TIMELINE.then(a_device(used=60 * GIB), times=9)
+        TIMELINE.then(a_device())
+
+    def test_never():
+        ended()
+        TIMELINE.say(a_device(used=31 * GIB))
+
+    def test_after_never():  # it was there before
+        ended()
+
+    def test_frees_1(): anew()
+
+    def test_here():
+        HELD.append(Buffer(3 * GIB, "cuda:0"))
+        TIMELINE.say(a_device(used=4 * GIB), has(os.getpid(), 3 * GIB))
+
+    def test_frees_2(): anew()
+
+    @judged_once
+    def test_child():
+        child_with_30_gib()
+
+    def test_after_child():  # told once
+        pass
+
+    def test_frees_3(): anew()
+
+    @judged_once
+    def test_child_that_falls():
+        child = child_with_30_gib()
+        for size in (25, 20, 15, 10):
+            TIMELINE.then(a_device(used=(size + 1) * GIB), has(child, size * GIB))
+
+    def test_frees_4(): anew()
+
+    def test_zombie():
+        zombie()
+
+    def test_frees_5(): anew()
+
+    def test_zombie_that_goes():
+        child = zombie()
+        TIMELINE.then(a_device(used=31 * GIB), has(child, 30 * GIB), times=7)
+        TIMELINE.then(a_device())
+
+    def test_listed():
+        TIMELINE.say(a_device(used=31 * GIB), has(ended(), 30 * GIB))
+
+    def test_frees_6(): anew()
+
+    def test_listed_for_a_while():
+        child = ended()
+        TIMELINE.say(a_device(used=31 * GIB), has(child, 30 * GIB))
+        TIMELINE.then(a_device(used=31 * GIB), has(child, 30 * GIB), times=7)
+        TIMELINE.then(a_device(used=31 * GIB), times=2)
+        TIMELINE.then(a_device())
+
+    @judged_once
+    def test_orphan():  # known by its environment
+        sleeps = "sys.executable, '-S', '-c', 'import time; time.sleep(10000)'"
+        code = f"import subprocess, sys; print(subprocess.Popen([{sleeps}], stdout=-3, stderr=-3).pid)"
+        pid = int(subprocess.run([sys.executable, "-c", code], capture_output=True).stdout)
+        TIMELINE.say(a_device(used=31 * GIB), has(pid, 30 * GIB))
+
+    def test_frees_7(): anew()
+
+    @pytest.fixture(scope="class")
+    def server():
+        child = child_with_30_gib()
+        yield
+        child.kill()
+        TIMELINE.then(a_device(used=31 * GIB), has(child, 30 * GIB))
+        TIMELINE.then(a_device())
+
+    class TestServer:
+        def test_up(self, server): pass
+
+        def test_down(self, server): pass
+
+    @pytest.fixture(scope="class")
+    def leaves_it():
+        child_with_30_gib()
+
+    class TestLeft:
+        def test_left(self, leaves_it): pass
+
+    def test_frees_8(): anew()
+
+    @pytest.fixture
+    def until_it_is_free():
+        yield
+        TIMELINE.say(a_device())
+
+    def test_fixture_waits(until_it_is_free):
+        ended()
+        TIMELINE.say(a_device(used=31 * GIB))
+
+    def test_fails():
+        ended()
+        TIMELINE.say(a_device(used=31 * GIB))
+        TIMELINE.then(a_device())
+        assert False
+"""
+WAITED: dict[str, tuple[float, list[tuple[str, int]]]] = {
+    "test_falls": (0.75, []),
+    "test_late": (2.5, []),
+    "test_never": (5.0, [("driver", 30)]),
+    "test_here": (1.0, [("this process", 3)]),
+    "test_child": (1.0, [("process", 30)]),
+    "test_child_that_falls": (2.0, [("process", 10)]),
+    "test_zombie": (5.0, [("driver", 30)]),
+    "test_zombie_that_goes": (2.0, []),
+    "test_listed": (5.0, [("driver", 30)]),
+    "test_listed_for_a_while": (2.5, []),
+    "test_orphan": (1.0, [("process", 30)]),
+    "TestServer::test_down": (0.5, []),
+    "TestLeft::test_left": (1.0, [("process", 30)]),
+    "test_fails": (0.25, []),
+}
+
+
+def test_where_it_waits_for_how_long_and_who_has_what_stays(gate: Gate) -> None:
+    found = gate(SCENARIOS)
+    waits = {name: test["device_wait"] for name, test in found.tests.items() if test["device_wait"] is not None}
+    for occupied in waits["test_orphan"]["occupied"]:
+        os.kill(occupied["pid"], signal.SIGKILL)
+    assert {
+        name: (wait["waited_s"], [(one["cause"], one["bytes"] // GIB) for one in wait["occupied"]])
+        for name, wait in waits.items()
+    } == WAITED
+    jsonschema.validate(found.report, load_schema())
+    leaked = [name for name, verdict in found.verdicts.items() if verdict == "leaked"]
+    assert leaked == ["test_here", "test_child", "test_child_that_falls"]
+    one = {name: wait["occupied"][0] for name, wait in waits.items() if wait["occupied"]}
+    assert one["test_never"]["pid"] is None
+    assert one["test_child"]["command"].endswith("-S -c import time; time.sleep(10000)")
+    assert {name: occupied["started_by"] for name, occupied in one.items() if occupied["cause"] == "process"} == {
+        "test_child": "test_it.py::test_child",
+        "test_child_that_falls": "test_it.py::test_child_that_falls",
+        "test_orphan": "test_it.py::test_orphan",
+        "TestLeft::test_left": "fixture 'leaves_it' (class scope, test_it.py)",
+    }
+    text = told(found)
+    for line in (
+        "after test_it.py::test_never, 30.0 GiB of cuda:0 belong to no process any more, and the driver has not",
+        "given them back after 5.0 s",
+        "after test_it.py::test_here, 3.0 GiB of cuda:0 are held in this process after 1.0 s, by test_it.HELD",
+        f"30.0 GiB of cuda:0 are held after 1.0 s by pid {one['test_child']['pid']} (",
+        "time.sleep(10000)), which is alive, started by test_it.py::test_child",
+        f"(pid {one['test_zombie']['pid']} has ended and its parent has not waited for it)",
+        f"(pid {one['test_listed']['pid']} has ended and the driver still lists it)",
+        "gpu-leak: waited 29.5 s for devices after 14 tests",
+    ):
+        assert line in text
+    assert "no effect" not in text
 
 
 def test_memory_that_is_back_at_once_costs_no_wait(gate: Gate) -> None:
-    found = gate("""
-        def test_it():
-            ended()
-            TIMELINE.say(a_device())
-    """)
-    assert found.tests["test_it"]["device_wait"] is None
+    assert "waited" not in told(gate("def test_it():\n    ended()\n    TIMELINE.say(a_device())\n"))
     assert TIMELINE.slept == []
-    assert "waited" not in told(found)
-    assert "no effect" not in told(found)
-
-
-def test_memory_that_falls_is_waited_for_until_it_is_free(gate: Gate) -> None:
-    found = gate("""
-        def test_it():
-            ended()
-            TIMELINE.say(a_device(used=60 * GIB))
-            for used in (40, 20, 1):
-                TIMELINE.then(a_device(used=used * GIB))
-    """)
-    assert waited(found) == (0.75, [])
-    assert "gpu-leak: waited 0.8 s for devices after 1 test" in told(found)
-    jsonschema.validate(found.report, load_schema())
-
-
-def test_the_driver_may_begin_late(gate: Gate) -> None:
-    found = gate("""
-        def test_it():
-            ended()
-            TIMELINE.say(a_device(used=60 * GIB))
-            TIMELINE.then(a_device(used=60 * GIB), times=9)
-            TIMELINE.then(a_device())
-    """)
-    assert waited(found) == (2.5, [])
-
-
-def test_the_driver_never_gives_it_back(gate: Gate) -> None:
-    found = gate("""
-        def test_it():
-            ended()
-            TIMELINE.say(a_device(used=31 * GIB))
-
-        def test_next():
-            ended()
-    """)
-    seconds, (one,) = waited(found)
-    assert (seconds, one["cause"], one["bytes"], one["pid"]) == (5.0, "driver", 30 * GIB, None)
-    assert (
-        "after test_it.py::test_it, 30.0 GiB of cuda:0 belong to no process any more, and the driver has not given them "
-        "back after 5.0 s"
-    ) in told(found)
-    assert found.tests["test_next"]["device_wait"] is None  # it was there before
-    assert found.verdicts == {"test_it": "clean", "test_next": "clean"}
-    assert found.result.ret == 0
-
-
-def test_an_object_in_this_process_holds_it(gate: Gate) -> None:
-    found = gate("""
-        def test_it():
-            KEPT.append(Buffer(3 * GIB, "cuda:0"))
-            TIMELINE.say(a_device(used=4 * GIB), has(os.getpid(), 3 * GIB))
-    """)
-    assert found.verdicts == {"test_it": "leaked"}
-    seconds, (one,) = waited(found)
-    assert (seconds, one["cause"], one["bytes"]) == (1.0, "this process", 3 * GIB)
-    assert "after test_it.py::test_it, 3.0 GiB of cuda:0 are held in this process after 1.0 s, by test_it.KEPT" in told(
-        found
-    )
-
-
-def test_a_child_that_is_alive_holds_it_and_is_told_once(gate: Gate) -> None:
-    found = gate("""
-        def test_it():
-            KEPT.append(start())
-            TIMELINE.say(a_device(used=31 * GIB), has(KEPT[0], 30 * GIB))
-
-        def test_next():
-            pass
-    """, "--gpu-leak-confirm=0")  # fmt: skip
-    seconds, (one,) = waited(found)
-    assert (seconds, one["cause"], one["bytes"]) == (1.0, "process", 30 * GIB)
-    assert one["command"].endswith("-S -c import time; time.sleep(10000)")
-    assert one["started_by"] == "test_it.py::test_it"
-    text = told(found)
-    assert f"30.0 GiB of cuda:0 are held after 1.0 s by pid {one['pid']} (" in text
-    assert "time.sleep(10000)), which is alive, started by test_it.py::test_it" in text
-    assert found.tests["test_next"]["device_wait"] is None
-
-
-def test_a_zombie_is_waited_for(gate: Gate) -> None:
-    found = gate("""
-        def test_it():
-            child = start(0)
-            KEPT.append(child)
-            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-            TIMELINE.say(a_device(used=31 * GIB), has(child, 30 * GIB))
-
-        def test_back():
-            KEPT.append(start(0))
-            os.waitid(os.P_PID, KEPT[1].pid, os.WEXITED | os.WNOWAIT)
-            TIMELINE.say(a_device(used=31 * GIB), has(KEPT[1], 30 * GIB))
-            TIMELINE.then(a_device(used=31 * GIB), has(KEPT[1], 30 * GIB), times=7)
-            TIMELINE.then(a_device())
-    """)
-    seconds, (one,) = waited(found)
-    assert (seconds, one["cause"]) == (5.0, "driver")
-    assert f"(pid {one['pid']} has ended and its parent has not waited for it)" in told(found)
-    assert waited(found, "test_back") == (2.0, [])
-
-
-def test_a_pid_that_is_gone_and_still_listed_is_waited_for(gate: Gate) -> None:
-    found = gate("""
-        def test_it():
-            TIMELINE.say(a_device(used=31 * GIB), has(ended(), 30 * GIB))
-
-        def test_back():
-            child = ended()
-            TIMELINE.say(a_device(used=31 * GIB), has(child, 30 * GIB))
-            TIMELINE.then(a_device(used=31 * GIB), has(child, 30 * GIB), times=7)
-            TIMELINE.then(a_device(used=31 * GIB), times=2)
-            TIMELINE.then(a_device())
-    """)
-    seconds, (one,) = waited(found)
-    assert (seconds, one["cause"]) == (5.0, "driver")
-    assert f"(pid {one['pid']} has ended and the driver still lists it)" in told(found)
-    assert waited(found, "test_back") == (2.5, [])
 
 
 def test_foreign_processes_are_named_once_and_not_waited_for(gate: Gate, nvml_state: DriverState) -> None:
@@ -230,94 +299,6 @@ def test_foreign_processes_are_named_once_and_not_waited_for(gate: Gate, nvml_st
     assert (one["cause"], one["bytes"], one["pid"], child["cause"]) == ("foreign", 20 * GIB, 1, "process")
     assert "before cuda:0 was used, 20.0 GiB of it were taken by pid 1 (" in told(found)
     assert found.tests["test_more"]["device_wait"] is None
-
-
-# Further ways that memory stays.
-
-
-def test_a_child_that_falls_is_waited_for_until_it_holds(gate: Gate) -> None:
-    found = gate("""
-        def test_it():
-            KEPT.append(start())
-            TIMELINE.say(a_device(used=31 * GIB), has(KEPT[0], 30 * GIB))
-            for size in (25, 20, 15, 10):
-                TIMELINE.then(a_device(used=(size + 1) * GIB), has(KEPT[0], size * GIB))
-    """, "--gpu-leak-confirm=0")  # fmt: skip
-    seconds, (one,) = waited(found)
-    assert (seconds, one["bytes"]) == (2.0, 10 * GIB)
-
-
-def test_an_orphan_is_known_by_its_environment(gate: Gate) -> None:
-    found = gate("""
-        def test_it():
-            sleeps = "sys.executable, '-S', '-c', 'import time; time.sleep(10000)'"
-            code = f"import subprocess, sys; print(subprocess.Popen([{sleeps}], stdout=-3, stderr=-3).pid)"
-            pid = int(subprocess.run([sys.executable, "-c", code], capture_output=True).stdout)
-            TIMELINE.say(a_device(used=31 * GIB), has(pid, 30 * GIB))
-    """)
-    _, (one,) = waited(found)
-    os.kill(one["pid"], signal.SIGKILL)
-    assert (one["cause"], one["started_by"]) == ("process", "test_it.py::test_it")
-
-
-def test_what_a_fixture_that_is_up_owns_is_neither_waited_for_nor_told(gate: Gate) -> None:
-    found = gate("""
-        @pytest.fixture(scope="module")
-        def server():
-            KEPT.append(start())
-            TIMELINE.say(a_device(used=31 * GIB), has(KEPT[0], 30 * GIB))
-            yield
-            KEPT[0].kill()
-            TIMELINE.then(a_device(used=31 * GIB), has(KEPT[0], 30 * GIB))
-            TIMELINE.then(a_device())
-
-        def test_it(server):
-            pass
-
-        def test_last(server):
-            pass
-    """)
-    assert found.tests["test_it"]["device_wait"] is None
-    assert waited(found, "test_last") == (0.5, [])
-
-
-def test_a_fixture_that_leaves_its_process_is_named(gate: Gate) -> None:
-    found = gate("""
-        @pytest.fixture(scope="module")
-        def server():
-            KEPT.append(start())
-            TIMELINE.say(a_device(used=31 * GIB), has(KEPT[0], 30 * GIB))
-
-        def test_it(server):
-            pass
-    """)
-    _, (one,) = waited(found)
-    assert (one["cause"], one["started_by"]) == ("process", "fixture 'server' (module scope, test_it.py)")
-
-
-def test_a_fixture_that_waits_itself_leaves_nothing_to_wait_for(gate: Gate) -> None:
-    found = gate("""
-        @pytest.fixture(autouse=True)
-        def until_it_is_free():
-            yield
-            TIMELINE.say(a_device())
-
-        def test_it():
-            ended()
-            TIMELINE.say(a_device(used=31 * GIB))
-    """)
-    assert found.tests["test_it"]["device_wait"] is None
-
-
-def test_a_failed_test_is_waited_for_too(gate: Gate) -> None:
-    found = gate("""
-        def test_it():
-            ended()
-            TIMELINE.say(a_device(used=31 * GIB))
-            TIMELINE.then(a_device())
-            assert False
-    """)
-    assert (found.verdicts["test_it"], waited(found)) == ("unchecked", (0.25, []))
 
 
 def test_without_children_the_driver_is_not_asked(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
