@@ -1,10 +1,9 @@
-"""What a report costs a test, with the journal that is kept meanwhile, and whether a run that is killed leaves one.
+"""What a report costs a test, with the journal that is kept meanwhile: whole runs with and without a report.
 
-    python benchmarks/journal.py            # cost: whole runs with and without a report
-    python benchmarks/journal.py kills 20   # kill -9 at 20 random moments
+    python benchmarks/journal.py
 
 Machines are noisy: runs with and without a report take turns, what counts is the processor's time, and the cost is
-the median of the differences.
+the median of the differences. Whether a run that is killed leaves a report, `benchmarks/kills.py` tells.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ import pytest
 def test_trivial(i):
     pass
 """
-ROOT = pathlib.Path(__file__).parent.parent
 
 
 def run_pytest(folder: pathlib.Path, *more: str) -> float:
@@ -53,27 +51,15 @@ def measure_runs(root: pathlib.Path, rounds: int, count: int) -> None:
     print(f"the report has {size:.0f} bytes a test")
 
 
-def kill_runs(count: int) -> int:
-    """The acceptance test, with more kills. Returns pytest's exit status."""
-    environment = {**os.environ, "GPULEAK_TEST_KILLS": str(count)}
-    command = [sys.executable, "-m", "pytest", "-q", "tests/acceptance/journal/test_killed.py"]
-    return subprocess.run(command, cwd=ROOT, check=False, env=environment).returncode
-
-
-def main() -> int:
-    """Measure. Returns the exit status."""
+def main() -> None:
+    """Measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", nargs="?", choices=["cost", "kills"], default="cost")
-    parser.add_argument("count", nargs="?", type=int, default=20, help="runs to kill")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tests", type=int, default=5000)
     given = parser.parse_args()
-    if given.part == "kills":
-        return kill_runs(given.count)
     with tempfile.TemporaryDirectory() as folder:
         measure_runs(pathlib.Path(folder), given.rounds, given.tests)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

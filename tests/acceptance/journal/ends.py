@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.reports.json.journal import NOT_ENDED
 from pytest_gpuleak.reports.json.read import read_report
 from tests.support.process_groups import end_group
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 90.0
 """Seconds after which a run hangs. On an idle machine it takes two."""
+
+GRACE_S = 10.0
+"""Seconds that processes which a run has started may take to end."""
 
 CONFTEST = """
 import os
@@ -47,6 +51,7 @@ def pytest_runtest_logfinish(nodeid):
     if "PYTEST_XDIST_WORKER" not in os.environ:
         os.write(ended, nodeid.encode() + b"\\n")
 """
+TESTS = 40
 SUITE = """
 import ctypes, os, sys, threading, time
 import pytest
@@ -60,7 +65,7 @@ def model():
     KEPT.append(Buffer(2**21))
 
 
-@pytest.mark.parametrize("i", range(40))
+@pytest.mark.parametrize("i", range(TESTS))
 def test_it(i, model):
     if i % 3 == 0:
         KEPT.append(Buffer(1000))
@@ -127,7 +132,7 @@ class Run:
         self._file_size = moments.randrange(5_000, 40_000)  # what pytest prints, and is to be read, takes 2,000
         (folder / "conftest.py").write_text(CONFTEST + more)
         fatal = FATAL.get(way, "pass")
-        (folder / "test_it.py").write_text(SUITE.replace("FATAL", fatal))
+        (folder / "test_it.py").write_text(SUITE.replace("FATAL", fatal).replace("TESTS", str(TESTS)))
         (folder / "pytest.ini").write_text("[pytest]\n")
 
     def end(self) -> End:
@@ -141,7 +146,7 @@ class Run:
                 process.wait(LIMIT_S)
             except subprocess.TimeoutExpired:
                 hangs = True
-            left = end_group(process.pid, 0.0 if hangs else 10.0)
+            left = end_group(process.pid, 0.0 if hangs else GRACE_S)
             process.wait()
             output = (self.folder / "output").read_text(errors="replace")
             faults = ["it hangs"] if hangs else ["a process is left"] if left else []
@@ -176,7 +181,7 @@ class Run:
             "ENDS_ENDED": str(self._ended),
         }
         if self._way in FATAL:
-            environment["ENDS_AT"] = str(self._moments.randrange(40))
+            environment["ENDS_AT"] = str(self._moments.randrange(TESTS))
 
         def prepare() -> None:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -257,6 +262,8 @@ class Run:
         except Exception as error:  # noqa: BLE001 - whatever it is, the report cannot be read
             yield f"the report cannot be read: {type(error).__name__}: {error}"
             return
+        if self._way == "SIGKILL" and len(ended) < TESTS and report.incomplete != NOT_ENDED:
+            yield f"the report does not say that the run has not ended, but {report.incomplete}"
         known = {test.nodeid for test in report.tests}
         missing = [nodeid for nodeid in ended if nodeid not in known]
         if missing and self._way in ("full disk", "file size limit"):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.acceptance.journal import ends
 from tests.acceptance.journal.ends import FATAL, MOUNTS, WAYS, End, Run, can_mount, end_runs
 
 if TYPE_CHECKING:
@@ -36,11 +37,11 @@ pytest_gpuleak.session.records.recorder.RECORD_ATTRIBUTE = None
 
 def test_runs_that_end_in_any_way(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**32)
-    ways = [way for way in WAYS if way not in MOUNTS or can_mount(tmp_path / "mount")]
+    ways = [way for way in WAYS if way != "SIGKILL" and (way not in MOUNTS or can_mount(tmp_path / "mount"))]
     if "xdist" not in sys.modules:
         pytest.importorskip("xdist")
     random.Random(seed).shuffle(ways)
-    found = end_runs(tmp_path, tuple(ways), ENDS, seed, lambda end, number: None)
+    found = end_runs(tmp_path, ("SIGKILL", *ways), ENDS, seed, lambda end, number: None)
     assert len(found) == ENDS
     assert [(seed, end.way, fault) for end in found for fault in end.faults] == []
 
@@ -61,15 +62,14 @@ def test_a_failure_of_the_plugin_is_found(tmp_path: Path) -> None:
     assert any("internal error" in fault or "traceback" in fault for fault in found.faults), found.output
 
 
-def test_a_process_that_is_left_is_found(tmp_path: Path) -> None:
+def test_a_process_that_is_left_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ends, "GRACE_S", 0.1)
     stays = "import subprocess\nsubprocess.Popen(['sleep', '60'])\n"
     assert "a process is left" in end(tmp_path, "os._exit", stays).faults
 
 
 def test_the_ways_end_a_run_as_they_say(tmp_path: Path) -> None:
     for number, way in enumerate(FATAL):
-        run = Run(tmp_path / str(number), way, random.Random(1), 0.0)
-        process = run._start()
-        status = process.wait(60)
-        passes = way == "RecursionError"
-        assert (status in (0, 1)) == passes, way
+        if way != "RecursionError":  # a failed test, and no end
+            run = Run(tmp_path / str(number), way, random.Random(1), 0.0)
+            assert run._start().wait(60) not in (0, 1), way
