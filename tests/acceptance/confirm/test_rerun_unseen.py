@@ -130,6 +130,8 @@ DRAWING = """
     try:
         import torch
         STACK.append((lambda own: lambda: torch.rand(1, generator=own).item())(torch.Generator()))
+        TORCHS = torch.Generator()
+        STACK.append(lambda: torch.rand(1, generator=TORCHS).item())
     except ImportError:
         torch = None
 
@@ -319,6 +321,7 @@ RECORDING = """
 
     @pytest.fixture(autouse=True)
     def follow(request):
+        print("spoken once")
         yield
         assert request.node.rep_call.passed
 
@@ -364,6 +367,9 @@ CONFTEST = """
 """
 
 
+SHOWN = ("logged once", "shown once", "spoken once", "SETUP ")
+
+
 @pytest.mark.parametrize("capture", ["fd", "no"])
 def test_pytests_own_records_have_one_run(run: Runner, pytester: pytest.Pytester, capture: str) -> None:
     pytester.mkdir("inner")
@@ -383,7 +389,7 @@ def test_pytests_own_records_have_one_run(run: Runner, pytester: pytest.Pytester
             {
                 "results": lines(found, "RESULTS"),
                 "log": (pytester.path / "log.txt").read_text().count("logged once"),
-                "shown": [found.result.stdout.str().count(text) for text in ("logged once", "shown once", "SETUP ")],
+                "shown": [found.result.stdout.str().count(text) for text in SHOWN],
                 "junit": re.findall(r'runs="1"|name="runs" value="1"|name="suite" value="1"', junit),
                 "second": '="2"' in junit,
                 "warnings": re.findall(r"\d+ warnings?", found.result.stdout.lines[-1]),
