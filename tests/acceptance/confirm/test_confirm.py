@@ -201,6 +201,7 @@ def test_a_re_run_that_goes_otherwise(run: Runner) -> None:
         ("pytest.exit('again')", "failed in call"),
         ("sys.exit(3)", "failed in call"),
         ("raise BaseException('again')", "failed in call"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("time.sleep(30)", "took longer"),
         ("wait_for_ever()", "took longer"),
     ]
@@ -286,41 +287,6 @@ def test_one_rank_of_several_is_not_run_again(run: Runner, monkeypatch: pytest.M
         """
     )
     assert "rank" in found.finding("test_it")["why_unconfirmed"]
-
-
-def test_a_re_run_leaves_the_process_as_it_was(run: Runner, pytester: pytest.Pytester) -> None:
-    source = """
-        import os, random, warnings, pytest
-        KEPT = []
-
-        def test_it(record_property, tmp_path):
-            record_property("loss", len(KEPT))
-            print("spoken once")
-            warnings.warn("warned once")
-            os.environ["COUNT"] = os.environ.get("COUNT", "") + "x"
-            os.chdir(tmp_path)
-            random.random()
-            KEPT.append(Buffer(100))
-
-        def test_next():
-            print("drawn", random.random(), os.environ["COUNT"], os.path.basename(os.getcwd()))
-
-        @pytest.fixture(autouse=True, scope="session")
-        def seed():
-            random.seed(1)
-    """
-    pytester.makeini("[pytest]\njunit_family = xunit1\n")
-    drawn, warned = [], []
-    for plugin in ("--no-gpu-leak", "--gpu-leak"):
-        found = run(source, "-rA", "--junitxml=junit.xml", plugin=plugin, apart=True)
-        text = found.result.stdout.str()
-        assert text.count("spoken once") == 1
-        assert (pytester.path / "junit.xml").read_text().count('name="loss"') == 1
-        drawn += [line for line in found.result.stdout.lines if line.startswith("drawn")]
-        warned += [line for line in found.result.stdout.lines if "passed" in line and "warning" in line]
-    assert drawn[0] == drawn[1]
-    assert all("1 warning" in line for line in warned)
-    assert len(warned) == 2
 
 
 def test_sub_tests_are_not_logged_twice(run: Runner) -> None:

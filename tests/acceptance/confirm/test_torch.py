@@ -17,37 +17,6 @@ def torch() -> None:
     pytest.importorskip("torch")
 
 
-def test_private_generators_are_put_back(run: Runner) -> None:
-    source = """
-        import random
-        import numpy, torch
-        KEPT = []
-        TORCH, PYTHON = torch.Generator().manual_seed(5), random.Random(3)
-        NUMPY, LEGACY = numpy.random.default_rng(4), numpy.random.RandomState(4)
-
-        def draw():
-            return [
-                torch.rand(1, generator=TORCH).item(), PYTHON.random(), NUMPY.random(), LEGACY.rand(),
-                torch.rand(1).item(), random.random(), numpy.random.rand(),
-            ]
-
-        def test_leaks():
-            torch.manual_seed(1), random.seed(1), numpy.random.seed(1)
-            draw()
-            KEPT.append(torch.ones(10))
-
-        def test_next():
-            print("drawn", draw())
-    """
-    pytest.importorskip("numpy")
-    drawn = []
-    for plugin in ("--no-gpu-leak", "--gpu-leak"):
-        found = run(source, "-s", plugin=plugin, apart=True)
-        drawn += [line.split("drawn")[1] for line in found.result.stdout.lines if "drawn" in line]
-    assert drawn[0] == drawn[1]
-    assert found.verdicts == {"test_leaks": "leaked", "test_next": "clean"}
-
-
 @pytest.mark.usefixtures("cold")
 def test_nothing_is_imported_into_the_test(run: Runner) -> None:
     found = run(
@@ -130,44 +99,3 @@ def test_whatever_stands_around_a_leak_it_is_found_with_its_line(run: Runner) ->
     view = found.finding("test_view")
     assert (view["count"], view["bytes"]) == (1, 256 * 256 * 4)
     assert view["tensors"][0]["created"]["code"] == "logits = torch.ones(256, 256)"
-
-
-def test_a_timer_that_would_run_out_in_our_own_work(run: Runner) -> None:
-    pytest.importorskip("pytest_timeout")
-    found = run(
-        """
-        import time, torch
-        KEPT = []
-
-        def test_slow():
-            time.sleep(2.5)
-            KEPT.append(torch.ones(10))
-
-        def test_next():
-            pass
-        """,
-        "--timeout=4",
-        "--timeout-method=thread",
-        apart=True,
-    )
-    assert found.verdicts == {"test_slow": "leaked", "test_next": "clean"}
-
-
-def test_a_keyboard_interrupt_of_the_tests_own(run: Runner) -> None:
-    found = run(
-        """
-        import torch
-        KEPT = []
-
-        def test_it():
-            if KEPT:
-                raise KeyboardInterrupt
-            KEPT.append(torch.ones(2**19))
-
-        def test_next():
-            pass
-        """,
-        apart=True,
-    )
-    assert found.verdicts == {"test_it": "leaked", "test_next": "clean"}
-    assert "KeyboardInterrupt" in found.finding("test_it")["why_unconfirmed"]
