@@ -117,9 +117,12 @@ def keep_largest(readings: dict[int, ArrayReading], reading: ArrayReading) -> No
         readings[reading.storage] = reading
 
 
-def storages_of(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) -> set[int]:
-    """Return the keys of the memory behind arrays. Raises LookupError for an object that is no array."""
-    return {key for framework, group in _groups(arrays, frameworks) for key in framework.storage_many(group)}
+def storages_of(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) -> dict[int, int]:
+    """Return the key of the memory behind each array, by id. Raises LookupError for an object that is no array."""
+    keys: dict[int, int] = {}
+    for framework, group in _groups(arrays, frameworks):
+        keys.update(zip(map(id, group), framework.storage_many(group), strict=True))
+    return keys
 
 
 def _groups(

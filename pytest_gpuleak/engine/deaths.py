@@ -37,6 +37,11 @@ class Left:
             return self.run <= run
         return self.run <= run < self.died_in - (self.cause == "settled")
 
+    def is_at(self, identity: int, storage: int) -> bool:
+        """Tell whether a living array with this array's id is this one, by its key: a later array may have the id."""
+        # Where a user's framework fails, a key is the array's id: `GuardedArrays.storage`, and its `hold`.
+        return storage in (self.held.handle.storage, self.held.reading.storage, identity)
+
 
 def alive_after(left: Iterable[Left], run: int) -> frozenset[int]:
     """Return the survivors' indices of what was alive when a run had ended."""

@@ -82,7 +82,7 @@ class FixtureCheck:
             for array in tracker.detector.find(setup.identities)
             if framework_of(array, tracker.frameworks.arrays).storage(array) in kept
         ]
-        outlived = kept.keys() - storages_of(arrays, tracker.frameworks.arrays)
+        outlived = kept.keys() - storages_of(arrays, tracker.frameworks.arrays).values()
         if outlived:
             arrays += find_storages(outlived, tracker.frameworks.storages)
 

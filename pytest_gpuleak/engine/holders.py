@@ -133,7 +133,8 @@ class Holders:
     def _real(self, objects: list[object], by_id: Mapping[int, Left]) -> set[int]:
         """Return the ids of those that are these arrays: one that was told by its id may be gone, and another object have it."""
         arrays = select_arrays(objects, array_types(self._tracker.guarded_arrays))
-        return {id(array) for array in arrays if self.runs.is_left(array, by_id[id(array)])}
+        keys = storages_of(arrays, self._tracker.guarded_arrays)
+        return {identity for identity, key in keys.items() if by_id[identity].is_at(identity, key)}
 
     def count_graphs(self) -> None:
         """Count what the autograd graphs behind the first run's arrays retain: counters see it too."""
@@ -233,7 +234,7 @@ def shared_storages(found: Sequence[object], targets: Sequence[object], tracker:
     alone: Container[int] = {
         one for finder in tracker.frameworks.reference_finders() for one in finder.held_alone(others)
     }
-    return storages_of((one for one in others if id(one) not in alone), tracker.guarded_arrays)
+    return set(storages_of((one for one in others if id(one) not in alone), tracker.guarded_arrays).values())
 
 
 def search_together(suspects: Sequence[Holders], tracker: RunTracker, knowledge: SessionKnowledge) -> None:
@@ -246,6 +247,7 @@ def search_together(suspects: Sequence[Holders], tracker: RunTracker, knowledge:
         for number, one in enumerate(suspects):
             for left in one.runs.living():
                 wanted[left.held.reading.identity].append((number, left))
+        keys = storages_of((array for array in found if id(array) in wanted), tracker.guarded_arrays)
         targets: list[object] = []
         members: list[dict[int, Left]] = [{} for _ in suspects]
         for array in found:
@@ -253,7 +255,7 @@ def search_together(suspects: Sequence[Holders], tracker: RunTracker, knowledge:
             owners = {
                 number: left
                 for number, left in reversed(wanted.get(id(array), ()))
-                if suspects[number].runs.is_left(array, left)
+                if left.is_at(id(array), keys[id(array)])
             }
             for number, left in owners.items():
                 members[number][len(targets)] = left

@@ -16,6 +16,7 @@ from pytest_gpuleak.adapters.bulk import (
     read_and_hold,
     read_arrays,
     read_united,
+    storages_of,
 )
 from pytest_gpuleak.adapters.storages import SharedStorages
 from pytest_gpuleak.engine.deaths import Left, alive_after, collected_in, doubt_older, garbage_of_first, let_go_in
@@ -303,16 +304,11 @@ class Runs:
         by_id = {left.held.reading.identity: left for left in wanted}
 
         def left_among(arrays: list[object]) -> list[object]:
-            return [array for array in arrays if self.is_left(array, by_id[id(array)])]
+            keys = storages_of(arrays, self._tracker.guarded_arrays)
+            return [array for array in arrays if by_id[id(array)].is_at(id(array), keys[id(array)])]
 
         found = left_among(find_arrays(set(by_id), get_objects(), array_types(self._tracker.guarded_arrays)))
         return left_among(self._tracker.detector.find(set(by_id))) if hidden and len(found) < len(by_id) else found
-
-    def is_left(self, array: object, left: Left) -> bool:
-        """Tell whether a living array is this one: a later array may have its id."""
-        key = framework_of(array, self._tracker.guarded_arrays).storage(array)
-        # Where a user's framework fails, a key is the array's id: `GuardedArrays.storage`, and its `hold`.
-        return key in (left.held.handle.storage, left.held.reading.storage, id(array))
 
     def note_kept(self, keepers: Mapping[int, Keeper]) -> None:
         """Note what the test's runner alone keeps of earlier runs, by the survivors' indices; once before a re-run, too."""
