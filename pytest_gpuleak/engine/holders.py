@@ -157,6 +157,13 @@ class Holders:
         self.waits = named
         self._note_known(WAITING if named else NOT_SEARCHED)
 
+    def still(self, left: Left, found: Explanation) -> Explanation:
+        """Return what a search has `found`, or the name from the verdict where it has found none.
+
+        A later test may let go of what held the memory, which then waits in a cycle for the collector.
+        """
+        return found if found.holder.named else self._known.get(left.index, found)
+
     def take(self, found: Sequence[tuple[Left, Explanation]], shared: set[int]) -> None:
         """Take what a search has `found` on what is alive; `shared` are the storages that others use too."""
         self.waits = False
@@ -278,7 +285,7 @@ def search_together(suspects: Sequence[Holders], tracker: RunTracker, knowledge:
             )
         for one, places in zip(suspects, members, strict=True):
             one.search_cut = SEARCH_CUT if budget.spent else ""
-            explained = [(left, explanations[place]) for place, left in places.items()]
+            explained = [(left, one.still(left, explanations[place])) for place, left in places.items()]
             one.count_graphs_of((targets[place] for place in places), explained)
             one.take(explained, shared)
         targets.clear()

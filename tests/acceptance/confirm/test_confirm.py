@@ -149,6 +149,29 @@ def test_a_note_does_not_depend_on_what_later_tests_let_go(run: Runner) -> None:
     assert found.verdicts == {"test_replaces": "noted", "test_lets_go": "clean", "test_leaks": "leaked"}
 
 
+def test_a_holder_that_a_later_test_empties_is_named_where_a_cycle_keeps_the_memory(run: Runner) -> None:
+    found = run(
+        """
+        class Neuron:
+            instances = []
+
+            def __init__(self):
+                self.buffer, self.step = Buffer(), self.fire
+                Neuron.instances.append(self)
+
+            def fire(self):
+                pass
+
+        def test_grows():
+            Neuron()
+
+        def test_begins_again():
+            Neuron.instances = []
+        """
+    )
+    assert found.finding("test_grows")["holder"]["root"] == "test_it.Neuron.instances"
+
+
 def test_a_test_is_run_again_as_often_as_it_says(run: Runner) -> None:
     found = run(
         """
