@@ -58,17 +58,19 @@ class SuspectCheck:
             evidence.programs.end_first_run()
         with contextlib.ExitStack() as until_judged:
             if suspected or evidence.suspects_beside():  # 2
+                step = "4 not run again"
                 with self._suspect.guard(CONFIRM) as stage:
                     asked = self._suspect.policy.confirm > 0
                     self._why = self._suspect.subject.why_not_again() if asked else "no re-run was asked for"  # 4
                     if not self._why:
+                        step = "5 run again in vain"
                         until_judged.enter_context(self._suspect.subject.confirming())
                         self._why = self._confirm()  # 5 to 10
                 if stage.fault:
                     self._why = f"the check failed while the test ran again: {stage.fault}"
                     evidence.forget_reruns()
                 if self._why:
-                    self._step = "4 not run again" if self._runs.count < 2 else "5 run again in vain"
+                    self._step = step
                     self._settle()
             return self._conclude()  # 11, 12
 

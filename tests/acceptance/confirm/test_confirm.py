@@ -267,8 +267,9 @@ def test_a_re_run_that_goes_otherwise(run: Runner) -> None:
     )
     for number, (second, why) in enumerate(otherwise):
         assert (found.verdicts[f"test_{number}"], found.verdicts[f"test_next_{number}"]) == ("leaked", "clean"), second
-        assert found.finding(f"test_{number}")["kind"] == "unconfirmed"
-        assert why in found.finding(f"test_{number}")["why_unconfirmed"]
+        finding = found.finding(f"test_{number}")
+        assert (finding["kind"], finding["judged"]["step"]) == ("unconfirmed", "5 run again in vain")
+        assert why in finding["why_unconfirmed"]
     assert found.result.ret == 1
     found.result.assert_outcomes(passed=2 * len(otherwise))
 
@@ -295,7 +296,9 @@ def test_a_slow_test_is_not_run_again_nor_one_whose_fixtures_are_slow_to_build(r
         """,
         "--gpu-leak-confirm-limit=0.2",
     )
-    assert "over the limit" in found.finding("test_it")["why_unconfirmed"]
+    finding = found.finding("test_it")
+    assert "over the limit" in finding["why_unconfirmed"]
+    assert finding["judged"]["step"] == "4 not run again"
     assert found.finding("test_last")["kind"] == "unconfirmed"
 
 
