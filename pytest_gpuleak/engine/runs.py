@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from pytest_gpuleak.engine.judge.counters import moved
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Settling, rounds
 from pytest_gpuleak.engine.stages import READ
 from pytest_gpuleak.engine.survivors import Survivors
-from pytest_gpuleak.heap.collector import get_objects
+from pytest_gpuleak.heap.collector import calling, get_objects
 from pytest_gpuleak.heap.threads import others_work, running_threads
 from pytest_gpuleak.heap.weak_references import has_weak_references
 from pytest_gpuleak.model.evidence import Evidence, Keeper
@@ -159,7 +158,7 @@ class Runs:
         """Within the context, mark what a collection of the whole heap frees: garbage, or replaced through a cycle."""
         alone = True
 
-        def on_collection(phase: str, info: Mapping[str, int]) -> None:
+        def on_collection(phase: str, info: dict[str, int]) -> None:
             nonlocal alone
             if info["generation"] != 2:
                 return
@@ -169,16 +168,8 @@ class Runs:
             else:
                 self.poll("collection" if alone else "settled")
 
-        callbacks = getattr(gc, "callbacks", None)
-        if callbacks is None:  # PyPy tells of no collection
+        with calling(on_collection):
             yield
-            return
-        callbacks.append(on_collection)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(ValueError):  # the test may have emptied the list
-                callbacks.remove(on_collection)
 
     def settle(self, steps: Iterable[SettleStep]) -> None:
         """Take settle steps while anything is alive, those that collect again as long as they free something."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 import types
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from gc import disable, enable, get_objects, get_referrers, isenabled
 from itertools import compress
 from typing import TYPE_CHECKING, Any
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
             """Record that the full collection froze everything: the freeze point has moved."""
 
 
-__all__ = ["GcView", "PausedCollector", "collect", "collect_recent", "collect_unseen", "collect_whole", "collect_young", "current_view", "delivered_again", "epochs_supported", "freeze", "full_collections", "get_freeze_count", "get_objects",
+__all__ = ["GcView", "PausedCollector", "calling", "collect", "collect_recent", "collect_unseen", "collect_whole", "collect_young", "current_view", "delivered_again", "epochs_supported", "freeze", "full_collections", "get_freeze_count", "get_objects",
            "get_referrers", "installed", "instances_of", "unfreeze", "whole_heap", "why_no_epochs"]  # fmt: skip
 
 
@@ -148,6 +148,24 @@ def full_collections() -> int:
 def delivered_again(unraisable: Any) -> bool:
     """Tell whether an uncatchable exception was a signal handler's that was lost in a callback: see `LostSignals`."""
     return bool(_installed) and _installed[0].signals.handles(unraisable)
+
+
+@contextmanager
+def calling(callback: Callable[[str, dict[str, int]], object]) -> Iterator[None]:
+    """Have the collector call a function of ours, whose argument is named ``phase``; no signal is lost in it."""
+    callbacks = getattr(gc, "callbacks", None)
+    if callbacks is None:  # PyPy tells of no collection
+        yield
+        return
+    ours = _installed[0].signals.others if _installed else []
+    callbacks.append(callback)
+    ours.append(callback)
+    try:
+        yield
+    finally:
+        ours.remove(callback)
+        with suppress(ValueError):  # the test may have emptied the list
+            callbacks.remove(callback)
 
 
 def epochs_supported() -> bool:

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
 
 class LostSignals:
-    """Wrap `sys.unraisablehook`, and deliver again what was lost in our entry `callback` of ``gc.callbacks``.
+    """Wrap `sys.unraisablehook`, and deliver again what was lost in our entries of ``gc.callbacks``, `callback` first.
 
     `callback` is a bound method with an argument ``phase``, and calls `go_on` first while `lost` has signals.
     """
 
     def __init__(self, callback: Callable[..., object]) -> None:
         self._callback = callback
+        self.others: list[Callable[..., object]] = []
+        """Further callbacks of ours, with an argument ``phase``."""
         self._previous: Callable[[Any], object] | None = None
         self.hook = self._take
         """The hook in `sys.unraisablehook`: always the same object, so that it can be compared by identity."""
@@ -66,14 +68,15 @@ class LostSignals:
         self.lost.clear()
 
     def handles(self, unraisable: Any) -> bool:
-        """Tell whether an exception was a handler's in our callback. Then its signal is delivered again."""
-        if unraisable.object != self._callback:
+        """Tell whether an exception was a handler's in a callback of ours. Then its signal is delivered again."""
+        callback = unraisable.object
+        if callback != self._callback and not any(one is callback for one in self.others):
             return False
         number = _signal_of(unraisable.exc_value)
         if number is None:
             return False
         self.lost.append(number)
-        if _phase_of(unraisable.exc_value, self._callback) == "stop":
+        if _phase_of(unraisable.exc_value, callback) == "stop":
             self.go_on("stop")
         return True
 
@@ -93,8 +96,9 @@ def _delivery(number: int) -> Callable[[str, dict[str, int]], object]:
 
 
 def _phase_of(error: BaseException, callback: Any) -> str | None:
+    code = getattr(callback, "__func__", callback).__code__
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_code is callback.__func__.__code__:
+        if frame.f_code is code:
             return frame.f_locals.get("phase")
     return None
 

@@ -154,6 +154,26 @@ def test_what_was_lost_comes_at_the_end_of_the_collection(lost: Listener, phase:
 
 
 @pytest.mark.usefixtures("handler")
+@pytest.mark.parametrize("phase", ["start", "stop"])
+def test_what_was_lost_in_another_callback_of_ours_comes_too(lost: Listener, phase: str) -> None:
+    def other(phase: str, info: dict[str, int]) -> None:
+        if raising and phase == raising[0]:
+            raising.clear()
+            signal.raise_signal(signal.SIGUSR1)
+
+    raising: list[str] = []
+    gc.callbacks.append(other)
+    lost.signals.others.append(other)
+    try:
+        raising.append(phase)
+        with pytest.raises(ZeroDivisionError):
+            gc.collect()
+        gc.collect()  # once is enough
+    finally:
+        gc.callbacks.remove(other)
+
+
+@pytest.mark.usefixtures("handler")
 def test_what_was_lost_is_dropped_with_the_hook(lost: Listener) -> None:
     before = list(gc.callbacks)
     lost.signals.lost.append(signal.SIGUSR1)
