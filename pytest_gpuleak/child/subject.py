@@ -48,9 +48,11 @@ class ElsewhereSubject(Subject):
         tracing: AbstractContextManager[object],
         known: FindingsSoFar,
         decided: Callable[[], bool] | None = None,
+        *,
+        twice: bool = False,
     ) -> RerunResult:
         """See `Subject`. Tracing is per thread, and user code runs in others."""
-        del tracing, known, decided
+        del tracing, known, decided, twice
         self._wire.send(op="ready", seq=self._seq)
         while (message := self._wire.receive())["op"] == "look":
             self._wire.send(op="looked", seq=self._seq, grown=self._wire.has_grown())

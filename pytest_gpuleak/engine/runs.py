@@ -69,6 +69,8 @@ class Runs:
         self.count = 0
         self.collected = False
         self.settled = False
+        self.rebuilt = False
+        """See `Evidence`."""
         self.survivors = Survivors()
 
     # The runs.
@@ -333,6 +335,7 @@ class Runs:
             older_gone={run: tuple(gone) for run, gone in older_gone.items()},
             older_doubtful=frozenset(doubtful),
             exact=frozenset(self._exact),
+            rebuilt=self.rebuilt,
             traced=traced,
             **beside,
         )

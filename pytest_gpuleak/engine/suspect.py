@@ -84,9 +84,10 @@ class SuspectCheck:
                 self._step = "2 settled"
                 return ""
         wanted, added = self._suspect.policy.confirm, 0
+        runs.rebuilt = self._suspect.subject.rebuilds
         while wanted:
             wanted -= 1
-            why = self._run_again()  # 5
+            why = self._run_again(twice=runs.rebuilt and runs.count > 1)  # 5
             if why or self._freed_by_setup:
                 return why
             comparison = self._compare()  # 6
@@ -178,7 +179,7 @@ class SuspectCheck:
             elif fails:
                 self._why_no_lines = f"the run that records lines did not pass: {failed}"
 
-    def _run_again(self, logs: list[OriginLog] | None = None, *, traced: bool = False) -> str:
+    def _run_again(self, logs: list[OriginLog] | None = None, *, traced: bool = False, twice: bool = False) -> str:
         """Run the subject again, and take what it leaves; return what happened instead of passing."""
         runs, tracker, evidence = self._runs, self._suspect.tracker, self._evidence
         evidence.expect_run()
@@ -186,7 +187,9 @@ class SuspectCheck:
         with runs.marking(), tracker.frameworks.in_place():
             tracker.begin_run(same_epoch=True)
             tracing = contextlib.nullcontext() if logs is None else self._traced(logs)
-            result = self._suspect.subject.run_again(tracing, self._findings_by_size, self._decided_by_setup)
+            result = self._suspect.subject.run_again(
+                tracing, self._findings_by_size, self._decided_by_setup, twice=twice
+            )
         self._suspect.subject.release()
         if self._runner.check_fixtures is not None:
             self._runner.check_fixtures(tracker.take_released())

@@ -18,6 +18,16 @@ def fit_$n(module, batch):
 """
 
 
+KEPT = """
+KEPT_$n, OTHERS_$n = [], []
+
+@pytest.fixture(scope="$scope")
+def fix_$n():
+    KEPT_$n.append(Node(last=None))
+    return KEPT_$n[-1]
+"""
+
+
 def fixture(scope: str, body: str, name: str = "fix") -> str:
     """Return the source of a fixture `name` and its number."""
     lines = "".join(f"    {line}\n" for line in body.splitlines())
@@ -47,6 +57,23 @@ FIXTURES: tuple[Kind, ...] = (
         "the trainer is replaced, the list of the same fixture grows",
         TRAINER.replace("$scope", "module")
         + "\ndef test_${n}_grows(fix_$n):\n    $pause\n    fit_$n(fix_$n, 4)\n    fix_$n.seen.append($array)\n",
+    ),
+    *(
+        Kind(
+            f"tests share a {scope}'s fixture that a list keeps",
+            "each replaces what the one before has put there, the last one too, for which the fixture is set up again",
+            KEPT.replace("$scope", scope)
+            + "\n@pytest.mark.parametrize('i', range(3))\ndef test_${n}_noted(fix_$n, i):\n    $pause\n    fix_$n.last = $array\n",
+        )
+        for scope in ("module", "session")
+    ),
+    Kind(
+        "class's fixture that a list keeps beside another list",
+        "what its only test puts into the fixture is no growth, and what it appends is",
+        KEPT.replace("$scope", "class")
+        + "\nclass Test$n:\n    def test_${n}_noted(self, fix_$n):\n        $pause\n        fix_$n.last = $array\n"
+        "\nclass TestAnother$n:\n    def test_${n}_leaks(self, fix_$n):\n        $pause\n        fix_$n.last = $array\n"
+        "        OTHERS_$n.append($array)\n",
     ),
     simple(
         "module's fixture, list",

@@ -28,7 +28,8 @@ class Comparison(NamedTuple):
         replaced_by: the index of the new survivor by that of the one that it replaced.
         garbage: indices of first survivors that a collection freed and that nothing replaced.
         doubtful: whether the last re-run added something that may have replaced what a collection has freed, an array of
-            another size, or in the first re-run an older one: another re-run, from a settled heap, tells.
+            another size, or in the first re-run an older one, or has set up wider fixtures: another re-run, from a settled
+            heap, tells.
         extra: indices of what re-runs left where nothing has gone: without them the session would not have it.
     """
 
@@ -53,11 +54,16 @@ def compare(evidence: Evidence) -> Comparison:
     replaced_by: dict[int, int] = {}
     added: list[tuple[int, ...]] = []
     extra: set[int] = set()
+    once: list[int] = []
     doubtful = False
     for run in range(1, len(evidence.alive)):
         left, doubt = _compare_run(evidence, run, replaced_by, extra)
         if run == evidence.traced:
             continue
+        if evidence.rebuilt and run == 1:
+            once, doubt = left, doubt or bool(left)
+        elif evidence.rebuilt:
+            left = _left_of(left, match_replacements(once, left, evidence.survivors, ()))  # what one run adds, of two
         doubtful = doubt
         if not doubtful:
             added.append(tuple(left))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import signal
 import threading
@@ -84,7 +85,8 @@ def run_again(rerun: Rerun, limit_s: float, hang: Hang) -> RerunResult:
 class Rerun:
     """A run of a test within `tracing`, for a `purpose` that a notice tells.
 
-    The call is left out if the setup has `decided` what it is made for. `postponed` is restored by the caller.
+    The call is left out if the setup has `decided` what it is made for. `postponed` is restored by the caller. It is run
+    `twice` where the second run is to find the wider fixtures set up.
     """
 
     item: pytest.Item
@@ -93,6 +95,7 @@ class Rerun:
     decided: Callable[[], bool] | None
     purpose: str
     postponed: Postponed
+    twice: bool = False
 
     timed_out = _began = _is_decided = False
     why = ""
@@ -127,12 +130,21 @@ class Rerun:
     def _set_up_and_call(self) -> None:
         self._began = True
         with self.tracing:
-            if hasattr(self.item, "_initrequest"):
-                self.item._initrequest()
+            if self.twice:
+                # Not the test itself: pytest would take it for the same one, which need not be torn down.
+                another = copy.copy(self.item)
+                self._begin_again()
+                if not (self._passes("setup") and self._passes("call") and self._passes("teardown", nextitem=another)):
+                    return
+            self._begin_again()
             if self._passes("setup"):
                 self._is_decided = self.decided is not None and self.decided()
                 if not self._is_decided:
                     self._passes("call")
+
+    def _begin_again(self) -> None:
+        if hasattr(self.item, "_initrequest"):
+            self.item._initrequest()
 
     def _tear_down(self) -> None:
         self._passes("teardown", nextitem=self.nextitem)

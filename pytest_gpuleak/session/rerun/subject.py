@@ -59,6 +59,7 @@ class ItemSubject:
     users_steps: Callable[[str], Sequence[SettleStep]]
     purpose: str = "to tell whether it leaks"
     agents: Agents | None = None
+    rebuilds: bool = False
 
     counts_running_frames = False
 
@@ -81,10 +82,12 @@ class ItemSubject:
         tracing: AbstractContextManager[object],
         known: FindingsSoFar,
         decided: Callable[[], bool] | None = None,
+        *,
+        twice: bool = False,
     ) -> RerunResult:
         """See `Subject`. What its setup decides here is not what an agent waits for."""
         ready = [] if self.agents is None else self.agents.ready()
-        result = self._run(tracing, known, None if ready else decided)
+        result = self._run(tracing, known, None if ready else decided, twice=twice)
         if self.agents is not None:
             self.agents.ran(ready, result)
         return result
@@ -100,13 +103,18 @@ class ItemSubject:
             self.release()
 
     def _run(
-        self, tracing: AbstractContextManager[object], known: FindingsSoFar, decided: Callable[[], bool] | None
+        self,
+        tracing: AbstractContextManager[object],
+        known: FindingsSoFar,
+        decided: Callable[[], bool] | None,
+        *,
+        twice: bool = False,
     ) -> RerunResult:
         """Run it again. If it hangs, the session ends with what is known."""
         attempts = self.attempts
         hang = Hang(attempts, "its re-run", RERUN_ADVICE, self.item, known)
         postponed = self._postponed or Postponed()
-        rerun = Rerun(self.item, self.nextitem, tracing, decided, self.purpose, postponed)
+        rerun = Rerun(self.item, self.nextitem, tracing, decided, self.purpose, postponed, twice)
         if attempts.note_rerun is not None:
             attempts.note_rerun(hang.record("the process died while the test was run again"))
         attempts.rerunning = True
