@@ -47,6 +47,11 @@ def _as_written(name: str, function: Any, request: Any) -> tuple[str, Any]:
     return name, function
 
 
+def is_of_unittest(place: FixturePlace) -> bool:
+    """Tell whether a fixture is the `setUpClass` that a test case has of unittest's, which does nothing."""
+    return (place.file or "").replace("\\", "/").endswith("unittest/case.py")
+
+
 def may_free(fixture: Any, node: Any) -> bool:
     """Tell, as the teardown of a wider fixture begins, whether it may free memory: it runs code, or drops an object.
 

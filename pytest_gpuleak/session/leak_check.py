@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.model.outcomes import CHECKED
 from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.device_answers import DeviceAnswers
+from pytest_gpuleak.session.fixtures import is_of_unittest
 from pytest_gpuleak.session.helper_processes import HelperProcesses
 from pytest_gpuleak.session.late_findings import LateFindings
 from pytest_gpuleak.session.own_modules import OwnModules
@@ -245,7 +246,7 @@ class LeakCheck:
         growth, suspected = self._suspects(growth, policy, arrays or processes)
         if suspected:
             stop_timer(item)
-            ended.rebuilds = bool(released)
+            ended.rebuilds = not all(is_of_unittest(setup.place) for setup in released)
             ended.rebuilt_s = sum(setup.setup_s for setup in released)
             findings = self._check_suspect(ended, growth, arrays, processes, garbage)
         elif garbage is not None and self._garbage_check is not None:

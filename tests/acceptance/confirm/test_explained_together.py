@@ -126,7 +126,7 @@ def test_the_teardown_of_a_class_that_frees_nothing_does_not_end_the_wait(run: R
                 stores[1].kept.append(Buffer())
     """)
     assert holders(found) == ["library.store0.kept[0]", "library.store1.kept[0]"]
-    assert searches == [6]
+    assert len(searches) == 1
 
 
 OF_CLASS = "@pytest.fixture(scope='class', autouse=True)"
