@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytest_gpuleak.adapters.host.modes import host_probes
 from pytest_gpuleak.adapters.nvml.readings import framework_uuids
 from pytest_gpuleak.adapters.registry import own_frameworks
-from pytest_gpuleak.child.hook import import_alone
 from pytest_gpuleak.child.messages import ClosedError, Lines, decode_policy
 from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.run_tracker import RunTracker
@@ -21,6 +20,8 @@ from pytest_gpuleak.heap.collector import PausedCollector
 from pytest_gpuleak.model.policy import Policy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.readings import Growth
 
@@ -38,6 +39,9 @@ class Entry(Protocol):
 
     def send(self, **message: Any) -> None:
         """Send a message."""
+
+    def import_alone(self, load: Callable[[], Any]) -> Any:
+        """Call a function that imports, while no other thread does."""
 
 
 def serve(entry: Entry, root: str) -> None:
@@ -160,7 +164,7 @@ class Agent:
         """Return the findings, and what went wrong."""
         try:  # what is imported may not be there: the process may have another root, or another user
             if "pytest_gpuleak.explain.crowds" not in sys.modules:
-                import_alone(_load_check)
+                self._entry.import_alone(_load_check)
             from pytest_gpuleak.child.subject import ElsewhereSubject
             from pytest_gpuleak.engine.subject import Suspect
             from pytest_gpuleak.engine.suspect import SuspectCheck

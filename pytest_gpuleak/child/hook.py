@@ -155,6 +155,26 @@ class Entry:
         self._check_place()
         return self.socket.recv(1 << 16)
 
+    @staticmethod
+    def import_alone(load: Callable[[], Any]) -> Any:
+        """Call a function that imports, while no other thread does; each import begins with the lock that is held meanwhile.
+
+        Of two threads whose imports wait for each other one sees a half-imported module (importlib._bootstrap, _DeadlockError).
+        That may be the user's: a process ended as it began, since "cannot import name 'Mapping' from 'collections.abc'".
+        """
+        import _imp
+        from time import sleep
+
+        for _ in range(int(IMPORTS_S / _STEP_S)):
+            _imp.acquire_lock()
+            try:
+                if not _others_import():
+                    return load()
+            finally:
+                _imp.release_lock()
+            sleep(_STEP_S)
+        return load()
+
     def _check_place(self) -> None:
         """Raise OSError where the process has closed our descriptor, whose number may now be that of a file of its own.
 
@@ -210,7 +230,7 @@ class Entry:
         try:
             # What a short process never needs is loaded with the first message.
             if self.socket.recv(1, _PEEK):
-                import_alone(_load_agent)(self, self.run.root)
+                self.import_alone(_load_agent)(self, self.run.root)
         except BaseException as error:  # noqa: BLE001 - the process must not notice; the run is told
             self.leave_run(f"its check failed: {type(error).__name__}: {error}"[:300].rstrip(": "))
         finally:
@@ -222,26 +242,6 @@ class Entry:
             self.send(op="bye", why=why)
         except Exception:  # noqa: BLE001 - the run has gone, or there is no memory for it: the process must not notice
             pass
-
-
-def import_alone(load: Callable[[], Any]) -> Any:
-    """Call a function that imports, while no other thread does; each import begins with the lock that is held meanwhile.
-
-    Of two threads whose imports wait for each other one sees a half-imported module (importlib._bootstrap, _DeadlockError).
-    That may be the user's: a process ended as it began, since "cannot import name 'Mapping' from 'collections.abc'".
-    """
-    import _imp
-    from time import sleep
-
-    for _ in range(int(IMPORTS_S / _STEP_S)):
-        _imp.acquire_lock()
-        try:
-            if not _others_import():
-                return load()
-        finally:
-            _imp.release_lock()
-        sleep(_STEP_S)
-    return load()
 
 
 def _others_import() -> bool:

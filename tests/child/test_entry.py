@@ -294,7 +294,7 @@ def test_the_agent_imports_while_no_other_thread_does_and_does_not_wait_for_ever
     monkeypatch.setattr(time, "sleep", sleep)
     other.start()
     assert begun.wait(300)
-    alone = hook.import_alone(lambda: "takes_long" in sys.modules and not other.is_alive())
+    alone = hook.Entry.import_alone(lambda: "takes_long" in sys.modules and not other.is_alive())
     assert (alone, len(waits) == 1) == (ends, ends)
     go_on.set()
     other.join(300)
