@@ -17,7 +17,7 @@ from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.collector import get_objects
 from pytest_gpuleak.heap.referrers import PausedCollector
 from pytest_gpuleak.model.evidence import Root, root_of
-from pytest_gpuleak.model.findings import FREED, NO_OBJECT, NOT_READ, WAITING, Holder
+from pytest_gpuleak.model.findings import CYCLE_ROOT, FREED, NO_OBJECT, NOT_READ, WAITING, Holder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
@@ -158,11 +158,11 @@ class Holders:
         self._note_known(WAITING if named else NOT_SEARCHED)
 
     def still(self, left: Left, found: Explanation) -> Explanation:
-        """Return what a search has `found`, or the name from the verdict where it has found none.
+        """Return what a search has `found`, or the name from the verdict where that is a cycle alone.
 
-        A later test may let go of what held the memory, which then waits in a cycle for the collector.
+        A later test may let go of what held the memory, which then waits in it for the collector.
         """
-        return found if found.holder.named else self._known.get(left.index, found)
+        return self._known.get(left.index, found) if found.holder.root == CYCLE_ROOT else found
 
     def take(self, found: Sequence[tuple[Left, Explanation]], shared: set[int]) -> None:
         """Take what a search has `found` on what is alive; `shared` are the storages that others use too."""
