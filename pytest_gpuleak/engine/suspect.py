@@ -97,7 +97,7 @@ class SuspectCheck:
                 self._settle()  # 8
                 comparison = self._compare()
                 self._step = "9 settled"
-            if comparison.doubtful and added < MOST_ADDED_RERUNS:
+            if self._is_doubtful(comparison) and added < MOST_ADDED_RERUNS:
                 wanted, added = wanted + 1, added + 1  # 10: in the settled state nothing that stays is garbage
                 if not runs.settled:
                     self._settle()
@@ -107,6 +107,11 @@ class SuspectCheck:
                 self._step = "10 sure from a settled state"
         self._run_for_lines(recorded=evidence.begin_record())
         return ""
+
+    def _is_doubtful(self, comparison: Comparison) -> bool:
+        """Tell whether the last re-run leaves a doubt, also beside arrays: one that set fixtures up again (`Evidence.rebuilt`)."""
+        first_in_fixtures = self._runs.rebuilt and self._runs.count == 2
+        return comparison.doubtful or (first_in_fixtures and self._evidence.grows_beside())
 
     def _is_proven_young(self) -> bool:
         """Tell whether the young collection has shown that nothing left is garbage of the run's own.
@@ -204,7 +209,7 @@ class SuspectCheck:
             evidence.note_borrowed(arrays)
             runs.end_run(arrays, self._suspect.knowledge.is_user_file)
         arrays.clear()
-        self._count(growth)
+        self._count(growth, twice=twice)
         return ""
 
     def _decided_by_setup(self) -> bool:
@@ -250,11 +255,11 @@ class SuspectCheck:
             suspected = any(found.failed and found.kind != "cycle" for found in evidence.judge()[0])
         return suspected
 
-    def _count(self, growth: Growth) -> bool:
+    def _count(self, growth: Growth, *, twice: bool = False) -> bool:
         """Take what a run has added to the counters; return whether anything is suspected."""
         suspected = False
         with self._suspect.guard(COUNTERS):
-            suspected = self._evidence.count(growth)
+            suspected = self._evidence.count(growth, twice=twice)
         suspected |= bool(self._runs.suspects())  # now with the arrays that the counters have told of
         if suspected:
             self._suspect.tracker.ownership.disown({left.held.reading.identity for left in self._runs.living()})

@@ -92,9 +92,9 @@ class SuspectEvidence:
         for evidence in (self.runs, *self._others, self.counters, self.untracked):
             evidence.forget_reruns()
 
-    def count(self, growth: Growth) -> bool:
+    def count(self, growth: Growth, *, twice: bool = False) -> bool:
         """Take what a run has added to the counters; return whether anything but arrays that stay is suspected."""
-        self.counters.add_run(growth)
+        self.counters.add_run(growth, twice=twice)
         grown = self.untracked.add_run(self.counters.unexplained_host, growth)
         return grown or not self.counters.explained
 

@@ -92,6 +92,11 @@ def test_what_was_left_once_fails_from_the_retained_limit_up(sizes: tuple[int, .
     assert all(one.bytes_per_run == 0 for one in found)
 
 
+def test_what_a_run_of_two_adds_beyond_one_is_one_runs() -> None:
+    once, twice = Growth({(HOST, "heap"): 10, ("cuda:0", "allocated"): 5}), Growth({(HOST, "heap"): 15})
+    assert twice.beyond(once).bytes == {(HOST, "heap"): 5}
+
+
 @pytest.mark.parametrize(
     ("size", "allocated", "said"),
     [

@@ -75,6 +75,14 @@ FIXTURES: tuple[Kind, ...] = (
         "\nclass TestAnother$n:\n    def test_${n}_leaks(self, fix_$n):\n        $pause\n        fix_$n.last = $array\n"
         "        OTHERS_$n.append($array)\n",
     ),
+    Kind(
+        "class's fixture with bytes that a list keeps",
+        "12 MiB of the host in a new fixture of each run are no growth; in a list they are",
+        KEPT.replace("$scope", "class")
+        + "\nclass Test$n:\n    def test_${n}(self, fix_$n):\n        $pause\n        fix_$n.last = bytearray(b'x') * (12 << 20)\n"
+        "\nclass TestAnother$n:\n    def test_${n}_leaks(self, fix_$n):\n        $pause\n"
+        "        OTHERS_$n.append(bytearray(b'x') * (12 << 20))\n",
+    ),
     simple(
         "module's fixture, list",
         fixture("module", "return []"),

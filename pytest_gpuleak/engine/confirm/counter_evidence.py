@@ -59,9 +59,14 @@ class CounterEvidence:
         began, self._collections = self._collections, full_collections()
         self._is_bound = began == self._collections
 
-    def add_run(self, growth: Growth) -> None:
-        """Settle a run's counters and note what no array explains, unread arrays included."""
+    def add_run(self, growth: Growth, *, twice: bool = False) -> None:
+        """Settle a run's counters and note what no array explains, unread arrays included.
+
+        Of a re-run that has run the test `twice`, what it has added beyond the first re-run is one run's.
+        """
         growth = self._settled(growth)
+        if twice:
+            growth = growth.beyond(self._runs[1].growth)
         if not self._runs:
             growth = self._without_library_states(growth)
         with self._suspect.tracker.detector.whole_heap() if self._room(growth) else contextlib.nullcontext():
