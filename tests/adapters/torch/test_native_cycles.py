@@ -153,7 +153,7 @@ def test_a_ring_through_a_hook(torch: Any) -> None:
 def test_the_heap_is_not_walked_for_what_a_ring_keeps(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     walked: list[int] = []
 
-    def walk(_: NativeReferences, wanted: tuple[object, ...], __: object) -> list[Link]:
+    def walk(_: NativeReferences, wanted: tuple[object, ...], *__: object) -> list[Link]:
         walked.append(len(wanted))
         return []
 
