@@ -6,7 +6,6 @@ import dataclasses
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.arrays import framework_of
 from pytest_gpuleak.adapters.bulk import storages_of
 from pytest_gpuleak.adapters.storages import find_storages
 from pytest_gpuleak.engine.describe import FIXTURE_ALONE, described, with_reasons
@@ -77,12 +76,10 @@ class FixtureCheck:
         tracker, place = self._tracker, setup.place
         nodeid = _nodeid_of(place)
         kept = {held.handle.storage: held for held in setup.held if held.handle.alive()}
-        arrays = [
-            array
-            for array in tracker.detector.find(setup.identities)
-            if framework_of(array, tracker.frameworks.arrays).storage(array) in kept
-        ]
-        outlived = kept.keys() - storages_of(arrays, tracker.frameworks.arrays).values()
+        arrays = tracker.detector.find(setup.identities)
+        keys = storages_of(arrays, tracker.frameworks.arrays)
+        arrays = [array for array in arrays if keys[id(array)] in kept]
+        outlived = kept.keys() - keys.values()
         if outlived:
             arrays += find_storages(outlived, tracker.frameworks.storages)
 

@@ -47,11 +47,18 @@ class Runs:
         collected: whether the whole heap was collected since the last run.
         settled: whether all settle steps were taken since the last run: what is alive now is no garbage.
         survivors: the storages left so far, with who holds each.
+        rebuilds: see `Evidence`.
     """
 
     def __init__(
-        self, tracker: RunTracker, guard: Callable[[Stage], Guard], freed: Sequence[ArrayReading] = ()
+        self,
+        tracker: RunTracker,
+        guard: Callable[[Stage], Guard],
+        freed: Sequence[ArrayReading] = (),
+        *,
+        rebuilds: bool = False,
     ) -> None:
+        self.rebuilds = rebuilds
         self._tracker = tracker
         self._guard = guard
         self._cycles = tuple(freed)
@@ -69,8 +76,6 @@ class Runs:
         self.count = 0
         self.collected = False
         self.settled = False
-        self.rebuilt = False
-        """See `Evidence`."""
         self.survivors = Survivors()
 
     # The runs.
@@ -335,7 +340,7 @@ class Runs:
             older_gone={run: tuple(gone) for run, gone in older_gone.items()},
             older_doubtful=frozenset(doubtful),
             exact=frozenset(self._exact),
-            rebuilt=self.rebuilt,
+            rebuilds=self.rebuilds,
             traced=traced,
             **beside,
         )

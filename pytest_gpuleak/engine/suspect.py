@@ -84,10 +84,9 @@ class SuspectCheck:
                 self._step = "2 settled"
                 return ""
         wanted, added = self._suspect.policy.confirm, 0
-        runs.rebuilt = self._suspect.subject.rebuilds
         while wanted:
             wanted -= 1
-            why = self._run_again(twice=runs.rebuilt and runs.count > 1)  # 5
+            why = self._run_again(twice=runs.rebuilds and runs.count > 1)  # 5
             if why or self._freed_by_setup:
                 return why
             comparison = self._compare()  # 6
@@ -109,8 +108,8 @@ class SuspectCheck:
         return ""
 
     def _is_doubtful(self, comparison: Comparison) -> bool:
-        """Tell whether the last re-run leaves a doubt, also beside arrays: one that set fixtures up again (`Evidence.rebuilt`)."""
-        first_in_fixtures = self._runs.rebuilt and self._runs.count == 2
+        """Tell whether the last re-run leaves a doubt, also beside arrays: one that set fixtures up again (`Evidence.rebuilds`)."""
+        first_in_fixtures = self._runs.rebuilds and self._runs.count == 2
         return comparison.doubtful or (first_in_fixtures and self._evidence.grows_beside())
 
     def _is_proven_young(self) -> bool:

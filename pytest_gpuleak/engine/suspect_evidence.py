@@ -55,7 +55,8 @@ class SuspectEvidence:
         self._up = frozenset(f"fixture {setup.place.name!r}" for setup in tracker.ownership.active)
         self.rings: Mapping[int, Holder] = {} if first.garbage is None else first.garbage.rings
         """Rings of garbage, by the id of their array."""
-        self.runs = Runs(tracker, guard, () if first.garbage is None else first.garbage.freed)
+        freed = () if first.garbage is None else first.garbage.freed
+        self.runs = Runs(tracker, guard, freed, rebuilds=suspect.subject.rebuilds)
         self.holders = Holders(tracker, knowledge, self.runs, guard)
         self.counters = CounterEvidence(suspect, self.runs)
         self.programs = ProgramEvidence(suspect)

@@ -69,7 +69,7 @@ class Evidence:
         exact: the re-runs that began from a settled heap: what died in them was replaced or let go, and no garbage.
         let_go: by device, the bytes of older arrays that the first run let go: what is retained is net of them.
         up: roots of the wider fixtures that are still set up. What they alone hold is judged at their teardown.
-        rebuilt: whether re-runs set up wider fixtures that the first run found there. What the test puts into these is new
+        rebuilds: whether re-runs set up wider fixtures that the first run found there. What the test puts into these is new
             then, and the first re-run tells as little as the first test to use them. A later one runs the test twice.
         traced: the last re-run, if it was made for the lines that create arrays: it decides nothing.
     """
@@ -87,7 +87,7 @@ class Evidence:
     exact: frozenset[int] = frozenset()
     let_go: Mapping[str, int] = dataclasses.field(default_factory=dict)
     up: frozenset[str] = frozenset()
-    rebuilt: bool = False
+    rebuilds: bool = False
     traced: int | None = None
 
     @property

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 class EndedRun:
     """A test whose teardown has ended. `seen` is called once what was left is known, before user code runs again."""
 
-    __slots__ = ("attempt", "item", "nextitem", "rebuilds", "rebuilt_s", "seen")
+    __slots__ = ("attempt", "item", "nextitem", "rebuilt", "seen")
 
     def __init__(
         self, item: pytest.Item, nextitem: pytest.Item | None, attempt: Attempt, seen: Callable[[], object]
@@ -58,10 +58,8 @@ class EndedRun:
         self.nextitem = nextitem
         self.attempt = attempt
         self.seen = seen
-        self.rebuilds = False
-        """Whether wider fixtures were torn down."""
-        self.rebuilt_s = 0.0
-        """Seconds that the setup of the wider fixtures takes which were torn down, and are set up again for a re-run."""
+        self.rebuilt: Sequence[OwnedSetup] = ()
+        """The wider fixtures that were torn down, and are set up again for a re-run."""
 
 
 class LeakCheck:
@@ -246,8 +244,7 @@ class LeakCheck:
         growth, suspected = self._suspects(growth, policy, arrays or processes)
         if suspected:
             stop_timer(item)
-            ended.rebuilds = not all(is_of_unittest(setup.place) for setup in released)
-            ended.rebuilt_s = sum(setup.setup_s for setup in released)
+            ended.rebuilt = released
             findings = self._check_suspect(ended, growth, arrays, processes, garbage)
         elif garbage is not None and self._garbage_check is not None:
             findings = self._garbage_check.findings(garbage, nodeid, policy)
@@ -314,10 +311,11 @@ class LeakCheck:
     def _subject(self, ended: EndedRun) -> ItemSubject:
         from pytest_gpuleak.session.rerun.subject import ItemSubject
 
-        expected_s = ended.attempt.duration_s + ended.rebuilt_s
+        expected_s = ended.attempt.duration_s + sum(setup.setup_s for setup in ended.rebuilt)
         letting_go = self.tracker.counters.apart.values_let_go
         subject = ItemSubject(ended.item, ended.nextitem, expected_s, self.attempts, letting_go, self._settle_steps)
-        subject.agents, subject.rebuilds = self.helpers.agents, ended.rebuilds
+        subject.agents = self.helpers.agents
+        subject.rebuilds = not all(is_of_unittest(setup.place) for setup in ended.rebuilt)
         return subject
 
     def _check_helpers(self, ended: EndedRun) -> tuple[Finding, ...] | None:

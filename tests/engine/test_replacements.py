@@ -131,13 +131,13 @@ def test_older_arrays_that_go_in_the_first_re_run_alone_are_not_replaced(exact: 
 def test_where_fixtures_are_set_up_again_two_runs_in_them_tell_what_each_adds() -> None:
     # The first re-run adds what the test puts into a new fixture; of a slot there so much again, of a list twice as much.
     survivors = [survivor(0, None), survivor(1, None), survivor(2, None), survivor(2, None)]
-    once = dataclasses.replace(evidence(survivors[:2], {0}, {0, 1}), rebuilt=True)
+    once = dataclasses.replace(evidence(survivors[:2], {0}, {0, 1}), rebuilds=True)
     assert compare(once).doubtful
-    slot = dataclasses.replace(evidence(survivors[:3], {0}, {0, 1}, {0, 1, 2}), rebuilt=True)
+    slot = dataclasses.replace(evidence(survivors[:3], {0}, {0, 1}, {0, 1, 2}), rebuilds=True)
     assert (compare(slot).grows, compare(slot).doubtful) == (False, False)
-    grown = compare(dataclasses.replace(evidence(survivors, {0}, {0, 1}, {0, 1, 2, 3}), rebuilt=True))
+    grown = compare(dataclasses.replace(evidence(survivors, {0}, {0, 1}, {0, 1, 2, 3}), rebuilds=True))
     assert (grown.grows, len(grown.added[-1])) == (True, 1)
-    replaced = dataclasses.replace(evidence(survivors[:2], {0}, {1}), rebuilt=True)
+    replaced = dataclasses.replace(evidence(survivors[:2], {0}, {1}), rebuilds=True)
     assert (compare(replaced).grows, compare(replaced).doubtful) == (False, False)
 
 

@@ -60,9 +60,9 @@ def compare(evidence: Evidence) -> Comparison:
         left, doubt = _compare_run(evidence, run, replaced_by, extra)
         if run == evidence.traced:
             continue
-        if evidence.rebuilt and run == 1:
+        if evidence.rebuilds and run == 1:
             once, doubt = left, doubt or bool(left)
-        elif evidence.rebuilt:
+        elif evidence.rebuilds:
             left = _left_of(left, match_replacements(once, left, evidence.survivors, ()))  # what one run adds, of two
         doubtful = doubt
         if not doubtful:

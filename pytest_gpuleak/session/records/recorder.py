@@ -46,9 +46,8 @@ class Recorder:
         self._without_record: dict[str, pytest.TestReport] = {}
         # By their worker too: with xdist's `--dist=each`, several run a test at a time.
         self._counted: set[tuple[str, str | None]] = set()  # running tests of which pytest has counted a report
-        self._found_before: set[tuple[str, str | None]] = (
-            set()
-        )  # those that an attempt which is not counted has findings of
+        # Those that an attempt which is not counted has findings of.
+        self._found_before: set[tuple[str, str | None]] = set()
         self._hung: set[str] = set()  # tests whose worker ended itself after it sent their records
 
     @pytest.hookimpl(tryfirst=True)
