@@ -108,8 +108,7 @@ class FakeAgent:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    for module in (agents_module, connections_module):
-        monkeypatch.setattr(module, "name_and_command", lambda _: ("python", "python -m engine"))
+    monkeypatch.setattr(connections_module, "name_and_command", lambda _: ("python", "python -m engine"))
     for limit in ("ANSWER_S", "START_S", "JUDGE_S"):  # this machine may be slow: a test of a limit sets it
         monkeypatch.setattr(agents_module, limit, 300)
     run = Run()
@@ -417,7 +416,7 @@ def test_a_process_without_this_version_is_told_once(run: Run, greeting: dict[st
 def test_a_process_that_runs_and_does_not_greet_is_waited_for_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents_module, "START_S", 0.2)
     monkeypatch.setattr(patience_module, "read_use", lambda _: ProcessUse(1.0, wants=False))
-    listener = run.agents_._listener
+    listener = run.agents_._connections._listener
     listener.expected.append(os.getpid())
     assert run.test() == ()
     assert run.told == [
@@ -449,7 +448,7 @@ def test_of_subprocesss_processes_those_that_will_greet_are_waited_for(
     run: Run, monkeypatch: pytest.MonkeyPatch, command: list[str], ours: bool, greets: bool
 ) -> None:
     monkeypatch.setattr(listener_module, "_is_users", lambda _: True)
-    listener = run.agents_._listener
+    listener = run.agents_._connections._listener
     monkeypatch.setattr(listener, "_has_pth", True)
     monkeypatch.setattr(listener_module, "command_line", lambda _: command)
     monkeypatch.setattr(listener_module, "environment_of", lambda _: dict(os.environ) if ours else {})
@@ -473,7 +472,7 @@ def test_processes_without_an_agent_are_told_before_their_end_in_one_line(
     run.agents_.begin(Policy())
     run.started.update(dict.fromkeys(map(Started, (7, 8, 9)), SERVER))
     run.started[Started(10)] = OTHER
-    monkeypatch.setattr(run.agents_._listener, "_has_pth", True)
+    monkeypatch.setattr(run.agents_._connections._listener, "_has_pth", True)
     monkeypatch.setattr(listener_module, "command_line", lambda _: command)
     run.agent(well_behaved)  # pid 7's
     run.agents_.setup_ends(SERVER)

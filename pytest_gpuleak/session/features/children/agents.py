@@ -7,10 +7,8 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.processes.facts import name_and_command
 from pytest_gpuleak.child.messages import encode_policy
 from pytest_gpuleak.engine.subject import RerunResult
-from pytest_gpuleak.model.findings import HelperProcess
 from pytest_gpuleak.session.features.children.connection import read_finding
 from pytest_gpuleak.session.features.children.connections import Connections
 
@@ -49,8 +47,6 @@ class Agents:
     """The helper processes of one run that have an agent."""
 
     def __init__(self, listener: Listener, processes: Processes, tell: Callable[[str], None]) -> None:
-        self._listener = listener
-        self._processes = processes
         self._tell = tell
         self._connections = Connections(listener, processes, tell)
         self._policy: Policy | None = None
@@ -79,28 +75,19 @@ class Agents:
 
     def setup_ends(self, fixture: FixtureKey) -> None:
         """Take what the setup has made in other processes as the fixture's: the test begins anew there."""
-        self._listener.expect(process.pid for process, owner in self._processes.owned().items() if owner == fixture)
+        self._connections.expect(fixture)
         if self._following:
             self._begin()
         else:
             self._connections.welcome(START_S)
 
     def teardown_begins(self, fixture: FixtureKey) -> None:
-        """Tell which of the fixture's processes run Python and have had no agent, in one line: what leaks there is not found."""
-        pids = [process.pid for process, owner in self._processes.owned().items() if owner == fixture]
-        silent = [pid for pid in pids if pid not in self._connections.told and self._listener.could_have_greeted(pid)]
-        if silent:
-            (name, _), more = name_and_command(silent[0]), f" and {len(silent) - 1} more" if silent[1:] else ""
-            who = HelperProcess(silent[0], name, fixture=self._processes.name_of(fixture)).text
-            self._tell(
-                f"{who}{more}: not checked, no agent has come from there (another Python's, or started with -S?)"
-            )
+        """Tell of the fixture's processes that have had no agent."""
+        self._connections.tell_silent(fixture)
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
         """Forget the fixture, whose key may be another's."""
-        for one in self._connections.all:
-            if one.owner == fixture:
-                one.owner = None
+        self._connections.disown(fixture)
 
     def _begin(self) -> None:
         self._connections.welcome(START_S)
@@ -309,18 +296,13 @@ class Agents:
 
     def leave(self) -> None:
         """Close a fork's copies of the connections, so that agents learn when the run ends."""
-        self._listener.forget()
-        self._end_all()
+        self._following = False
+        self._connections.leave()
 
     def close(self) -> None:
         """End the agents, and restore the process."""
-        self._end_all()
-        self._listener.close()
-
-    def _end_all(self) -> None:
-        for one in self._connections.all:
-            one.end()
-        self._connections.all, self._following = [], False
+        self._following = False
+        self._connections.close()
 
 
 def _call(function: Callable[[], None] | None) -> None:

@@ -8,6 +8,7 @@ import select
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_gpuleak.adapters.processes.facts import name_and_command
+from pytest_gpuleak.model.findings import HelperProcess
 from pytest_gpuleak.model.version import __version__
 from pytest_gpuleak.session.features.children.connection import is_running
 from pytest_gpuleak.session.features.children.patience import LOOK_S, Patience
@@ -39,7 +40,7 @@ class Connections:
         self._tell = tell
         self._cut_off: list[Connection] = []
         self.all: list[Connection] = []
-        self.told: set[int] = set()
+        self._told: set[int] = set()
         """The pids of processes that have greeted, or have been told to be silent."""
         self.seq = 0
         """The number of the test that is asked about."""
@@ -62,7 +63,7 @@ class Connections:
             if not expected:
                 return
             if patience.spent_on(expected).issuperset(expected):
-                self.told.update(expected)
+                self._told.update(expected)
                 for pid in expected:
                     self._tell(
                         f"pid {pid} is not checked: it has not greeted within {seconds:g} s, and none is waited for any more"
@@ -72,10 +73,50 @@ class Connections:
             silent = [one for one in self.all if one.process is None]
             wait([self._listener, *silent], LOOK_S)  # a process may end without a greeting
 
+    def expect(self, fixture: FixtureKey) -> None:
+        """Expect a greeting of the processes that a fixture's setup has started."""
+        self._listener.expect(self._pids_of(fixture))
+
+    def tell_silent(self, fixture: FixtureKey) -> None:
+        """Tell which of the fixture's processes run Python and have had no agent, in one line: what leaks there is not found."""
+        silent = [
+            pid for pid in self._pids_of(fixture) if pid not in self._told and self._listener.could_have_greeted(pid)
+        ]
+        if silent:
+            (name, _), more = name_and_command(silent[0]), f" and {len(silent) - 1} more" if silent[1:] else ""
+            who = HelperProcess(silent[0], name, fixture=self._processes.name_of(fixture)).text
+            self._tell(
+                f"{who}{more}: not checked, no agent has come from there (another Python's, or started with -S?)"
+            )
+
+    def disown(self, fixture: FixtureKey) -> None:
+        """Forget the fixture, whose key may be another's."""
+        for one in self.all:
+            if one.owner == fixture:
+                one.owner = None
+
+    def leave(self) -> None:
+        """Close a fork's copies."""
+        self._listener.forget()
+        self._end_all()
+
+    def close(self) -> None:
+        """End the agents, and restore the process."""
+        self._end_all()
+        self._listener.close()
+
+    def _end_all(self) -> None:
+        for one in self.all:
+            one.end()
+        self.all = []
+
+    def _pids_of(self, fixture: FixtureKey) -> list[int]:
+        return [process.pid for process, owner in self._processes.owned().items() if owner == fixture]
+
     def _greet(self, new: Connection) -> None:
         if new.process is None:
             return
-        self.told.add(new.process.pid)
+        self._told.add(new.process.pid)
         name, command = name_and_command(new.process.pid)
         new.process = dataclasses.replace(new.process, name=new.process.name or name, command=command)
         if new.version != __version__:
