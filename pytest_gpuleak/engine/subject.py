@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pytest_gpuleak.adapters.protocol import SettleStep
-    from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.stages import Guard, Stage
@@ -118,11 +117,3 @@ class Suspect:
     def guard(self, stage: Stage) -> Guard:
         """Return the context for a stage of its check."""
         return self.knowledge.safeguards.guard(stage, self.subject.nodeid)
-
-
-@dataclasses.dataclass(frozen=True)
-class Runner:
-    """What runs a subject: pytest's `item`, whose references are counted, and how fixtures that a re-run tore down are judged."""
-
-    item: object | None = None
-    check_fixtures: Callable[[list[OwnedSetup]], None] | None = None

@@ -15,7 +15,6 @@ from pytest_gpuleak.engine.limits import MOST_ADDED_RERUNS
 from pytest_gpuleak.engine.runner import find_kept_by_runner
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, settle_steps_of
 from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, PROCESSES, READ, RECOGNISE
-from pytest_gpuleak.engine.subject import Runner
 from pytest_gpuleak.engine.suspect_evidence import SuspectEvidence
 from pytest_gpuleak.model.findings import Judged
 
@@ -34,11 +33,11 @@ _NOT_TRACED: Final = "lines are recorded only for what fails"
 
 
 class SuspectCheck:
-    """Check one subject that has left arrays, memory or processes behind."""
+    """Check one subject that has left arrays, memory or processes behind; of pytest's `item` references are counted."""
 
-    def __init__(self, suspect: Suspect, runner: Runner | None = None) -> None:
+    def __init__(self, suspect: Suspect, item: object | None = None) -> None:
         self._suspect = suspect
-        self._runner = Runner() if runner is None else runner
+        self._item = item
         self._step = ""
         self._why = ""
         self._why_no_lines = ""
@@ -133,9 +132,9 @@ class SuspectCheck:
         return comparison
 
     def _note_kept(self) -> None:
-        if self._runner.item is not None:
+        if self._item is not None:
             with self._suspect.guard(RECOGNISE):
-                self._runs.note_kept(find_kept_by_runner(self._runs, self._suspect.tracker, self._runner.item))
+                self._runs.note_kept(find_kept_by_runner(self._runs, self._suspect.tracker, self._item))
 
     def _name_living(self, *, of_last: bool = False) -> None:
         """Name what was left, or what the last run left, while it can be told from older objects, as far as a walk can."""
@@ -195,8 +194,7 @@ class SuspectCheck:
                 tracing, self._findings_by_size, self._decided_by_setup, twice=twice
             )
         self._suspect.subject.release()
-        if self._runner.check_fixtures is not None:
-            self._runner.check_fixtures(tracker.take_released())
+        tracker.take_released()  # what it set up again was judged in its own turn: whether a test is run again is no fact of a fixture
         if not result.passed:
             runs.fail_run()
             return result.why

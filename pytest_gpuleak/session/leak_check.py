@@ -167,7 +167,8 @@ class LeakCheck:
         self.tracker.teardown_ends(fixture)
         self.helpers.teardown_ends(fixture)
         for left in self.tracker.processes.take_left_by_fixtures():
-            self._fixture_check().check_processes(left)
+            if not self.attempts.rerunning:  # as for arrays: see `SuspectCheck`
+                self._fixture_check().check_processes(left)
         self.attempts.charge(began)
 
     def judge(self, item: pytest.Item, nextitem: pytest.Item | None, seen: Callable[[], object]) -> TestRecord | None:
@@ -291,14 +292,13 @@ class LeakCheck:
     ) -> tuple[Finding, ...]:
         item, attempt = ended.item, ended.attempt
         self._own_modules.keep()
-        from pytest_gpuleak.engine.subject import Runner, Suspect
+        from pytest_gpuleak.engine.subject import Suspect
         from pytest_gpuleak.engine.suspect import SuspectCheck
         from pytest_gpuleak.engine.suspect_evidence import FirstRun
 
         subject = self._subject(ended)
         self.late.prepare(at_once=self.baseline is not None and not self.baseline.lists(item.nodeid))
-        runner = Runner(item, self._check_fixtures)
-        check = SuspectCheck(Suspect(self.tracker, self.knowledge, subject, attempt.policy), runner)
+        check = SuspectCheck(Suspect(self.tracker, self.knowledge, subject, attempt.policy), item)
         began = perf_counter()
         try:
             findings = check.check(FirstRun(arrays, growth, processes, garbage, ended.seen))
@@ -322,7 +322,7 @@ class LeakCheck:
         """Return what the test has left in helper processes; None where none has judged it."""
         findings = self.helpers.confirm(ended.item, ended.attempt, lambda: self._subject(ended))
         if findings is not None:
-            self._check_fixtures(self.tracker.take_released())
+            self.tracker.take_released()  # as after each re-run
         return findings
 
     def _conclude(

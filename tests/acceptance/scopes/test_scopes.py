@@ -244,6 +244,36 @@ def test_a_fixture_that_leaves_more_each_time_grows(run: Runner) -> None:
     assert found.result.ret == 1
 
 
+@pytest.mark.parametrize("last", ["suspect", "clean"])
+def test_a_fixture_is_judged_by_its_own_setups(run: Runner, pytester: pytest.Pytester, last: str) -> None:
+    """The re-run of a module's last test sets the module's fixtures up again. That it has one is no fact of theirs."""
+    order = ["clean", "suspect"] if last == "suspect" else ["suspect", "clean"]
+    bodies = {"suspect": "SLOT[0] = Buffer(10)", "clean": "pass"}
+    with (pytester.path / "conftest.py").open("a") as conftest:
+        conftest.write(
+            "\ndef pytest_unconfigure():\n    import test_it\n"
+            "    for helper in test_it.HELPERS:\n        helper.communicate()\n    test_it.HELPERS.clear()\n"
+        )
+    found = run(
+        """
+        import pytest, subprocess, sys
+        KEPT, SLOT, HELPERS = [], [None], []
+
+        @pytest.fixture(scope="module")
+        def model():
+            KEPT.append(Buffer(100))
+
+        @pytest.fixture(scope="module")
+        def server():
+            HELPERS.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
+        """
+        + "".join(f"\n        def test_{name}(model, server):\n            {bodies[name]}\n" for name in order)
+    )
+    assert found.verdicts == {"test_suspect": "noted", "test_clean": "clean"}
+    told = [(name, one["kind"], one["failed"]) for name in found.fixtures for one in found.fixtures[name]["findings"]]
+    assert sorted(told) == [("model", "retained", False), ("server", "process", False)]
+
+
 def test_the_garbage_of_a_failure_is_not_the_fixtures(run: Runner) -> None:
     scopes = ("class", "module", "session")
     source = """
