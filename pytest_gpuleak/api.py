@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, overload
 
 from pytest_gpuleak.adapters.host.modes import host_probes
-from pytest_gpuleak.adapters.registry import own_frameworks
+from pytest_gpuleak.adapters.registry import own_frameworks, own_reference_finders
 from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.run_tracker import RunTracker
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
@@ -23,6 +23,7 @@ from pytest_gpuleak.explain.edge_to_edit import edge_to_edit
 from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.collector import PausedCollector, whole_heap
 from pytest_gpuleak.heap.frames import belongs_to_plugin
+from pytest_gpuleak.heap.reference_counts import TEMPORARY_REFERENCES, UNCOUNTED, getrefcount
 from pytest_gpuleak.model.findings import Autograd, Finding, Holder, Peak, PeakMoment, PeakPart
 from pytest_gpuleak.model.peak_parts import located
 from pytest_gpuleak.model.policy import Policy
@@ -338,6 +339,9 @@ SEARCH_STEPS = 50_000_000
 GRAPH_STEPS = 10_000_000
 """Steps of counting what a graph retains."""
 
+_CALL_ALONE = "the call of holders() alone"
+"""Root of what was made for the call, as in ``holders(make())``, and is freed when it returns."""
+
 
 class Holders(Sequence[Holder]):
     """The holders of an object, most actionable first; freeing it takes an edit for each.
@@ -394,18 +398,24 @@ def holders(value: object, *, steps: int = SEARCH_STEPS) -> Holders:
         steps: objects and references that the search meets at most; it stops with what it has.
 
     Returns:
-        At least one holder: of kind ``native`` or ``unknown`` if no root leads to the object.
+        At least one holder: of kind ``native`` or ``unknown`` if no root leads to the object, of kind ``frame`` with a text
+        that says so if the call alone keeps it, as in ``holders(make())``.
     """
     from pytest_gpuleak.explain.explain import explain
+    from pytest_gpuleak.explain.unaccounted import owner_counter
 
-    targets = [value]
+    targets, finders = [value], own_reference_finders()
     namespace = _namespace_of_caller()
     known = set() if namespace is None else {(namespace, id(value))}
     with whole_heap():
-        (found,) = explain(targets, budget=Budget(steps), known=known)
+        (found,) = explain(targets, budget=Budget(steps), known=known, frameworks=finders)
         if known and not found.holder.path and not found.holder.named:  # only that variable
-            (found,) = explain(targets, budget=Budget(steps))
+            (found,) = explain(targets, budget=Budget(steps), frameworks=finders)
     graph = own_frameworks().graph_size(targets, Budget(GRAPH_STEPS))
+    targets.clear()
+    rootless = found.holder.kind == "native" and not found.holder.path
+    if rootless and getrefcount(value) <= TEMPORARY_REFERENCES < UNCOUNTED and not owner_counter(finders)(value):
+        return Holders([Holder("frame", _CALL_ALONE, _CALL_ALONE)], graph)
     return Holders([_marked(holder) for holder in (found.holder, *found.others)], graph)
 
 

@@ -53,3 +53,6 @@ LOOKUP_REFERENCES: Final = 2 + ARGUMENT_REFERENCES
 
 LENDS_ARGUMENTS: Final = _parameter_references() <= 0
 """Whether a parameter may refer to its value without being counted, while the caller's variable refers to it."""
+
+TEMPORARY_REFERENCES: Final = _of_parameter(object())
+"""What ``getrefcount(parameter)`` returns where the call alone, or its caller's stack, refers to what was passed."""

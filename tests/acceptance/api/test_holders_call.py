@@ -93,8 +93,20 @@ def texts_of(found: tuple[Any, ...]) -> list[str]:
 
 
 def test_an_object_that_nothing_holds() -> None:
-    (found,) = holders(Thing())
-    assert found.kind in ("native", "unknown", "frame")
+    for made in (Thing, lambda: [Thing()]):
+        (found,) = holders(made())
+        assert (found.kind, found.text) == ("frame", "the call of holders() alone")
+
+
+@pytest.mark.torch
+def test_a_tensor_that_nothing_holds_and_one_that_a_graph_holds() -> None:
+    torch = pytest.importorskip("torch")
+    (found,) = holders(torch.ones(3))
+    assert found.text == "the call of holders() alone"
+    weight = torch.ones(3, requires_grad=True)
+    result = weight * torch.ones(3)
+    (found,) = holders(result.grad_fn._saved_other)
+    assert found.text != "the call of holders() alone"
 
 
 def test_the_steps_are_bounded(app: Any) -> None:
