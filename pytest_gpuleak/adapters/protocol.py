@@ -250,6 +250,9 @@ class PartsLayout(Protocol):
     def edge(self, owner: object, name: str) -> str | None:
         """Return how to write the part of that name (``.weight``, ``[0]``); None to write the dict entry."""
 
+    def inside(self, owner: object, value: object) -> str | None:
+        """Return how to write a reference of native code (``._backward_hooks``) that the collector shows; None for others."""
+
 
 class ProcessKinds(Protocol):
     """The child processes that a framework starts for itself."""

@@ -27,7 +27,6 @@ IN_SEQUENTIAL = ("[0]", "torch.nn.modules.container.Sequential (torch.nn.Module)
         (leak("app.MODEL", IN_SEQUENTIAL, FORWARD, HANDLE, CLOSURE), "on `app.MODEL[0]`"),
         (leak("app.NET", ("._backward_hooks", "app.Net"), HANDLE, (".__self__", "method")), "on `app.NET`"),
         (leak("app.OPT", ("._optimizer_step_post_hooks", "torch.optim.sgd.SGD"), HANDLE, CLOSURE), "on `app.OPT`"),
-        (leak("app.W", (" (inside torch.Tensor)", "torch.Tensor"), HANDLE, CLOSURE), "on `app.W`"),
         (leak("app.W", ("._backward_hooks", "torch.Tensor"), HANDLE, CLOSURE), "on `app.W`"),
         (leak("app.MODELS", ("['bert']", "dict"), FORWARD, HANDLE, CLOSURE), "on `app.MODELS['bert']`"),
         (leak("app.MODELS", ("[0]", "list"), FORWARD, HANDLE, CLOSURE, found="retained"), "on `app.MODELS[0]`"),
@@ -90,7 +89,7 @@ GRADIENT = ".grad.grad_fn.next_functions[0][0].variable"
             ["`ctx.kept`", "`ctx.save_for_backward()`"],
         ),
         (
-            [(" (inside torch.Tensor)", "torch.Tensor"), HANDLE, CLOSURE, (".grad_fn._saved_self", "torch.Tensor")],
+            [("._backward_hooks", "torch.Tensor"), HANDLE, CLOSURE, (".grad_fn._saved_self", "torch.Tensor")],
             ["`handle.remove()`"],
         ),
     ],

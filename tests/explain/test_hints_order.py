@@ -21,7 +21,7 @@ EDGES = [
     "[0]", "['loss']", f"['{LONG}']", "[<Parameter>]", "[<ContextVar 'ctx'>]", f".{LONG}", ".x", ".grad", "._base", ".state",
     ".args", ".args[0]", ".msg", ".exc_info", ".__traceback__", ".__context__", "._excinfo", ".tb_frame", ".f_locals['x']",
     f".gi_frame.f_locals['{LONG.replace('.', '_')}']", ".cr_frame.f_locals['x']", ".ag_frame", ".get_coro()", "._result",
-    ".exception()", ".call_args_list", "._forward_hooks", " (inside torch.Tensor)", " (cache key)", " (cached result)",
+    ".exception()", ".call_args_list", "._forward_hooks", "._backward_hooks", " (cache key)", " (cached result)",
     " (item of set)", ".__defaults__[0]", ".__closure__[0].cell_contents", ".__self__", ".grad_fn.next_functions[0][0]", "",
 ]  # fmt: skip
 TYPES = [

@@ -82,6 +82,34 @@ def test_local_array_of_a_running_function(torch: Any) -> None:
     assert run().endswith("local 'array'.base")
 
 
+@pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_of_a_tensor(app: Any, torch: Any, kind: str) -> None:
+    box = [torch.zeros(2)]
+    app.WEIGHT = torch.nn.Parameter(torch.zeros(2))
+    handle = getattr(app.WEIGHT, kind)(lambda *_, kept=box[0]: None)
+    name = "_backward_hooks" if kind == "register_hook" else "_post_accumulate_grad_hooks"
+    holder = explain(box, ignore={id(sys._getframe())})[0].holder
+    assert holder.text == f"leaky_app.WEIGHT.{name}[{handle.id}].__kwdefaults__['kept']"
+    assert holder.edit_line is not None
+
+
+def test_the_hooks_of_a_tensor_of_a_users_class_are_not_asked_for(app: Any, torch: Any) -> None:
+    asked: list[object] = []
+
+    class Own(torch.Tensor):  # type: ignore[misc]
+        @classmethod
+        def __torch_function__(cls, function: Any, *rest: Any) -> Any:
+            asked.append(function)
+            return super().__torch_function__(function, *rest)
+
+    box = [torch.zeros(2)]
+    app.WEIGHT = torch.zeros(2).as_subclass(Own).requires_grad_()
+    app.WEIGHT.register_hook(lambda *_, kept=box[0]: None)
+    asked.clear()
+    assert " (inside " in explain(box, ignore={id(sys._getframe())})[0].holder.text
+    assert asked == []
+
+
 # The last, since it imports torch's compiler, and with it 120,000 objects for each search after it.
 def test_optimiser_state(app: Any, torch: Any) -> None:
     weight = torch.nn.Parameter(torch.zeros(2))

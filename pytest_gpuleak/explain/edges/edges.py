@@ -6,6 +6,7 @@ import collections
 import types
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.adapters.registry import own_layouts
 from pytest_gpuleak.explain.edges import interpreter as interpreter_edges
 from pytest_gpuleak.explain.edges import library as library_edges
 from pytest_gpuleak.explain.edges.chain import Chain, Edge
@@ -14,6 +15,8 @@ from pytest_gpuleak.heap.referrers import get_referents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_LAYOUTS: Final = own_layouts()
 
 
 def name_edge(chain: Chain, position: int) -> Edge:
@@ -24,7 +27,11 @@ def name_edge(chain: Chain, position: int) -> Edge:
         if edge is not None:
             return edge
     edge = library_edges.name_edge(chain, position) or _name_attribute(chain, position)
-    return edge or Edge(f" (inside {chain.label(position)})", chain.label(position))
+    if edge is not None:
+        return edge
+    label, owner, value = chain.label(position), chain.objects[position], chain.at(position + 1)
+    inside = next(filter(None, (layout.inside(owner, value) for layout in _LAYOUTS)), f" (inside {label})")
+    return Edge(inside, label)
 
 
 def _namers_of(kind: type) -> list[Callable[[Chain, int], Edge | None]]:

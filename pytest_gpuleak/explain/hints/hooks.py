@@ -15,7 +15,6 @@ _HOOKS: Final = re.compile(r"\._\w*hooks|.* \((?:pre)?hooks\)")
 """Where torch keeps hooks of modules, optimizers (torch/optim/optimizer.py), tensors (torch/_tensor.py) and graphs' nodes."""
 
 _GLOBAL_HOOKS: Final = re.compile(r"torch\.[\w.]+\._global_\w*hooks")
-_INSIDE_TENSOR: Final = re.compile(r" \(inside (torch\.[\w.]+)\)")
 _OWN: Final = (".grad", ".grad_fn", "._base", ".variable")
 _TENSORS: Final = ("torch.Tensor", "torch.nn.parameter.Parameter")
 _BY_HANDLE: Final = "collections.OrderedDict"
@@ -27,9 +26,7 @@ def hook_not_removed(trail: Trail) -> str | None:
     if _GLOBAL_HOOKS.fullmatch(trail.root) and _is_handle(trail, 0):
         return _hint(f"for all, in {code(trail.root)},")
     for index, step in enumerate(trail.steps):
-        inside = _INSIDE_TENSOR.fullmatch(step.edge)
-        named = inside[1] == step.type if inside else _HOOKS.fullmatch(step.edge) is not None
-        if named and trail.named and _is_handle(trail, index + 1):
+        if _HOOKS.fullmatch(step.edge) is not None and trail.named and _is_handle(trail, index + 1):
             return None if trail.piles_up_before(index) else _hint(f"on {trail.owner(index)}")
     return None
 
@@ -38,13 +35,12 @@ def ring_through_graph(trail: Trail) -> str | None:  # noqa: PLR0911 - a return 
     """Recognise a ring through an autograd graph, one side of which C++ holds (pytorch/pytorch#7343)."""
     if trail.root != RING_ROOT:
         return None
-    steps = list(enumerate(trail.steps))
     if any(step.edge == "._post_accumulate_grad_hooks" for step in trail.steps):
         return (
             "A hook of `register_post_accumulate_grad_hook()` refers to what owns its parameter, a cycle that no "
             "collector frees: call `handle.remove()` when done, or let the hook refer to its owner by `weakref.ref`."
         )
-    if any("hooks" in at.edge or (_INSIDE_TENSOR.fullmatch(at.edge) and _is_handle(trail, i + 1)) for i, at in steps):
+    if any("hooks" in step.edge for step in trail.steps):
         return (
             "A hook on an autograd node refers to what owns the graph, a cycle that no collector frees: call "
             "`handle.remove()` when done, or let the hook refer to its owner by `weakref.ref`."
@@ -54,7 +50,7 @@ def ring_through_graph(trail: Trail) -> str | None:  # noqa: PLR0911 - a return 
             "A gradient made with `create_graph=True` leads back to its parameter, a cycle that no collector frees: "
             "set `.grad = None` when done, store `.grad.detach()`, or do without `create_graph`."
         )
-    for index, step in steps:
+    for index, step in enumerate(trail.steps):
         if ATTRIBUTE.fullmatch(step.edge) is None or step.edge in _OWN:
             continue
         if step.type.startswith("torch.autograd.function."):
