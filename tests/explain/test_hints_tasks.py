@@ -32,6 +32,11 @@ COROUTINE = (".cr_frame.f_locals['x']", "frame of app.load")
             "`join()`",
         ),
         (
+            leak("app.LOCAL", (".batch", "threading.local, in another thread")),
+            "Another thread has set `app.LOCAL.batch`",
+            "`join()`",
+        ),
+        (
             leak("thread 'Thread-7'", (".function", "threading.Timer"), CLOSURE, kind="thread"),
             "The timer 'Thread-7' still waits",
             "`cancel()`",

@@ -220,3 +220,40 @@ def test_pattern_has_no_indices(app: Any) -> None:
     app.HELD = {"a": [*targets]}
     patterns = {found.pattern for found in explain(targets)}
     assert patterns == {"leaky_app.HELD['a'][*]"}
+
+
+class LocalWithInit(threading.local):
+    asked = 0
+
+    def __init__(self) -> None:
+        type(self).asked += 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "label"), [(threading.local, "another thread"), (LocalWithInit, "the thread that set it")]
+)
+def test_whose_value_of_a_threading_local_it_is(app: Any, kind: type[threading.local], label: str) -> None:
+    """A class with an `__init__` is not asked: the first look of a thread calls it."""
+    app.LOCAL, box, ended = kind(), [Thing()], threading.Event()
+    begun = threading.Event()
+
+    def work(local: Any, thing: Thing) -> None:
+        local.batch = thing
+        del thing
+        begun.set()
+        ended.wait()
+
+    thread = threading.Thread(target=work, args=(app.LOCAL, box[0]))
+    thread.start()
+    begun.wait()
+    asked = LocalWithInit.asked
+    try:
+        holder = explain(box, ignore={id(sys._getframe())})[0].holder
+    finally:
+        ended.set()
+        thread.join()
+    assert (holder.text, holder.path[0].type) == ("leaky_app.LOCAL.batch", f"threading.local, in {label}")
+    assert LocalWithInit.asked == asked
+    app.LOCAL.batch = box[0]
+    holder = explain(box, ignore={id(sys._getframe())})[0].holder
+    assert holder.path[0].type == "threading.local, in the thread that set it"

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.edges.chain import Chain
 
 
+ANOTHER_THREAD: Final = "another thread"
+"""End of the label of a `threading.local` whose value is not the searching thread's."""
+
 _MAX_CONTEXT_LINKS: Final = 12
 """References between a context and a variable's value: the tree is at most eight nodes deep (Python/hamt.c)."""
 
@@ -165,7 +168,14 @@ def _name_in_thread_local(chain: Chain, position: int) -> Edge | None:
     if type(chain.at(position + 1)) is not dict or type(values) is not dict or not chain.reaches(position + 3):
         return None
     text = chain.attribute(values, position + 3)
-    return None if text is None else Edge(text, "threading.local, in the thread that set it", 3)
+    if text is None:
+        return None
+    local, which = chain.objects[position], "the thread that set it"
+    # A thread's first look calls `__init__`, which may be user code.
+    may_look = safe_access.find_in_class(type(local), "__init__") is safe_access.class_dict(object)["__init__"]
+    if may_look and threading.local.__getattribute__(local, "__dict__") is not values:
+        which = ANOTHER_THREAD
+    return Edge(text, f"threading.local, in {which}", 3)
 
 
 def _name_in_context(chain: Chain, position: int) -> Edge | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.explain.edges.interpreter import ANOTHER_THREAD
 from pytest_gpuleak.explain.hints.trail import code, cut
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ _ERRORS: Final = ("._exception", ".exception()", ".exception().__traceback__")
 
 def running_thread(trail: Trail) -> str | None:
     """Recognise a thread that was not joined, a timer not cancelled, an executor not shut down."""
+    other = trail.first(lambda step: step.type == f"threading.local, in {ANOTHER_THREAD}")
+    if other is not None and trail.named:
+        return (
+            f"Another thread has set {trail.owner(other + 1)}, a value of its own, and still runs: let it delete that, "
+            "or tell it to stop and `join()` it before the test ends."
+        )
     found = _THREAD.fullmatch(trail.root) if trail.kind == "thread" else None
     if found is None or found["name"] == "'MainThread'":
         return None
