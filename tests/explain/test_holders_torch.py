@@ -71,6 +71,29 @@ def test_arrays_over_a_tensors_memory(app: Any, torch: Any, hold: Any, expected:
     assert eval(holder.text, {"leaky_app": app}) is box[0]
 
 
+def test_arrays_of_objects_inside_one_another(app: Any, torch: Any) -> None:
+    numpy = pytest.importorskip("numpy", reason="numpy is not installed")
+
+    def of(value: object) -> Any:
+        array = numpy.empty(1, dtype=object)
+        array[0] = value
+        return array
+
+    box = [torch.zeros(2)]
+    for held, expected in (
+        (of(of(box[0])), "[0][0]"),
+        (of({"x": of(box[0])}), "[0]['x'][0]"),
+        (of(({"x": (of(box[0]),)},)), "[0][0]['x'][0][0]"),
+    ):
+        app.HELD = held
+        del held
+        assert explain(box, ignore={id(sys._getframe())})[0].holder.text == f"leaky_app.HELD{expected}"
+    ring = app.HELD = of(None)
+    ring[0] = (ring, of(box[0]))
+    assert explain(box, ignore={id(sys._getframe())})[0].holder.text == "leaky_app.HELD[0][1][0]"
+    ring[0] = None
+
+
 def test_local_array_of_a_running_function(torch: Any) -> None:
     pytest.importorskip("numpy", reason="numpy is not installed")
 

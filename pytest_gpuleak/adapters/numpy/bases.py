@@ -14,6 +14,7 @@ from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.array_wrappers import ArrayWrappers
 from pytest_gpuleak.heap.hidden_references import Link, lead_through_dicts
 from pytest_gpuleak.heap.library_types import extension_class
+from pytest_gpuleak.heap.referrers import get_referents, is_tracked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from pytest_gpuleak.heap.budget import Budget
 
 _MAX_BASES: Final = 16
+_MAX_NESTED: Final = 16
+"""Untracked containers that are followed one inside the other, below an array of objects."""
 
 
 class ArrayBases:
@@ -61,10 +64,10 @@ class _Bases:
     def is_array(self, value: object) -> bool:
         return id(type(value)) in self._array_types
 
-    def lead_to_wanted(self, array: Any) -> bool:
+    def lead_to_wanted(self, array: Any, depth: int = 0) -> bool:
         if not self.is_array(array):
             return self._wraps_wanted(array) or id(array) in self._wanted
-        leads = self._has_wanted_elements(array)
+        leads = self._has_wanted_elements(array, depth)
         return self._has_wanted_base(array) or leads or id(array) in self._wanted
 
     def _wraps_wanted(self, wrapper: object) -> bool:
@@ -77,15 +80,27 @@ class _Bases:
                     self.links.append(Link(wrapper, part, edge))
         return found
 
-    def _has_wanted_elements(self, array: Any) -> bool:
+    def _has_wanted_elements(self, array: Any, depth: int) -> bool:
         if id(array) in self._met:
             return id(array) in self._holding
         self._met.add(id(array))
         for place, element in elements_of(array, self._array_class):
-            if id(element) in self._wanted:
+            if id(element) in self._wanted or self._hides_wanted(element, depth + 1):
                 self._holding.add(id(array))
                 self.links.append(Link(array, element, place))
         return id(array) in self._holding
+
+    def _hides_wanted(self, element: object, depth: int) -> bool:
+        """Follow what an array alone holds and the collector does not track: an array, or a dict or tuple with one."""
+        if depth > _MAX_NESTED:
+            return False
+        if self.may_lead(type(element)):
+            return self.lead_to_wanted(element, depth)
+        if type(element) not in (dict, tuple) or is_tracked(element):
+            return False
+        leading = [part for part in get_referents(element) if self._hides_wanted(part, depth + 1)]
+        self.links += [Link(element, part) for part in leading]
+        return bool(leading)
 
     def _has_wanted_base(self, array: Any) -> bool:
         chain = [array]
