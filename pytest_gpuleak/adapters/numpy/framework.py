@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpuleak.adapters.protocol import OriginLog, StorageHandle
-    from pytest_gpuleak.model.readings import ArrayReading
+    from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
 
 
 class MappedArrays(ArrayFramework):
@@ -48,6 +48,12 @@ class MappedArrays(ArrayFramework):
         from pytest_gpuleak.adapters.numpy.memory import hold, ndarray_class
 
         return hold(array, ndarray_class())
+
+    def memory(self, array: Any) -> MemoryRange | None:
+        """See `ArrayFramework`."""
+        from pytest_gpuleak.adapters.buffer_protocol import memory_of
+
+        return memory_of(array)
 
     def storage_users(self, array: Any) -> int | None:
         """See `ArrayFramework`: views of a map are not counted."""

@@ -384,6 +384,33 @@ def test_mapped_files(run: Runner) -> None:
 
 
 @pytest.mark.torch
+def test_a_tensor_over_a_mapped_file_is_the_files(run: Runner) -> None:
+    pytest.importorskip("torch")
+    found = run(
+        """
+        import numpy as np
+        import torch
+
+        SLOT, TENSORS = {}, []
+
+        def mapped(tmp_path):
+            return torch.from_numpy(np.memmap(tmp_path / "x.bin", dtype="uint8", mode="w+", shape=(2**22,)))
+
+        def test_stays(tmp_path):
+            SLOT["weights"] = mapped(tmp_path)
+
+        def test_grows(tmp_path):
+            TENSORS.append(mapped(tmp_path)[5:])
+        """,
+        apart=True,
+    )
+    assert found.verdicts == {"test_stays": "noted", "test_grows": "leaked"}
+    for name in found.verdicts:
+        (finding,) = found.tests[name]["findings"]
+        assert (finding["count"], finding["device"], finding["bytes"]) == (1, "disk", 4 * MIB)
+
+
+@pytest.mark.torch
 @pytest.mark.usefixtures("forked")
 def test_memory_shared_with_torch_is_counted_once(run: Runner) -> None:
     pytest.importorskip("torch")
