@@ -49,6 +49,10 @@ it: torch's tensors show the collector their graph only while nothing else uses 
 MOST_ADDED_RERUNS: Final = 2
 """Re-runs beyond those asked for where one leaves a doubt. Bounds: the first begins from a settled heap and decides."""
 
+LEAST_RISES: Final = 3
+"""Replacements in a row, each larger by as many bytes, that are growth (``X = torch.cat([X, new])``). Bounds: fewer excuse,
+and sizes that are drawn or take turns seldom rise so."""
+
 # Arrays that are older than the test.
 
 LEAST_NETTED: Final = 16 * 1024

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 
 import pytest
@@ -107,6 +108,39 @@ def test_another_size_leaves_a_doubt_and_replaces_where_it_does_so_again(size: i
     assert not compare(again).grows
     grown = dataclasses.replace(evidence(survivors, {0}, {1}, {1, 2}), exact=frozenset({2}))
     assert compare(grown).grows
+
+
+def slots(sizes: list[list[int]], exact: set[int], *, rebuilds: bool = False) -> Evidence:
+    """Slots whose arrays each run replaces by others: `sizes` by run."""
+    survivors = [survivor(run, None, size) for run, of_run in enumerate(sizes) for size in of_run]
+    alive = [{index for index, one in enumerate(survivors) if one.run == run} for run in range(len(sizes))]
+    return dataclasses.replace(evidence(survivors, *alive), exact=frozenset(exact), rebuilds=rebuilds)
+
+
+@given(st.lists(st.integers(1, 6), min_size=4, max_size=4), st.sampled_from([{1, 2, 3}, {2, 3}]))
+def test_a_slot_grows_where_each_run_adds_as_many_bytes(sizes: list[int], exact: set[int]) -> None:
+    rises = [after - before for before, after in itertools.pairwise(sizes)]
+    found = compare(slots([[size] for size in sizes], exact))
+    assert found.grows is (rises[0] > 0 and len(set(rises)) == 1)
+    assert found.excess == ({3: rises[0]} if found.grows else {})
+
+
+@pytest.mark.parametrize("exact", [{1, 2, 3}, {2, 3}])
+def test_a_slot_that_has_grown_so_far_leaves_a_doubt(exact: set[int]) -> None:
+    sizes = [[100], [130], [160], [190]]
+    assert [compare(slots(sizes[:runs], exact)).doubtful for runs in (2, 3, 4)] == [True, True, False]
+    assert not compare(slots([[100], [130], [150]], exact)).doubtful
+
+
+def test_several_slots_grow_each_by_its_own() -> None:
+    found = compare(slots([[10, 500], [530, 11], [12, 560], [590, 13]], {2, 3}))
+    assert (found.grows, sorted(found.excess.values())) == (True, [1, 30])
+
+
+def test_of_a_run_that_runs_twice_half_is_added() -> None:
+    found = compare(slots([[100], [130], [190], [250]], {2, 3}, rebuilds=True))
+    assert (found.grows, found.excess) == (True, {3: 30})
+    assert not compare(slots([[100], [130], [160], [190]], {2, 3}, rebuilds=True)).grows
 
 
 def test_an_older_array_that_went_was_replaced() -> None:

@@ -34,6 +34,13 @@ def test_a_container_that_each_run_adds_to_is_named(finding: Finding, place: str
     assert "teardown" in hint
 
 
+def test_an_array_that_each_run_makes_larger_is_to_be_reset() -> None:
+    hint = hint_for(leak("app.SEEN"))
+    assert hint is not None
+    assert hint.startswith("Each run puts a larger array into `app.SEEN`")
+    assert hint_for(leak("torch.SEEN")) is None
+
+
 def test_records_with_a_loss_are_to_be_stored_without_its_graph() -> None:
     hint = hint_for(leak("app.HISTORY", ("[3]", "list"), (".loss", "app.Step"), nodes=40))
     assert hint is not None

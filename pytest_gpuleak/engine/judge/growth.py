@@ -11,8 +11,9 @@ from pytest_gpuleak.engine.judge.replacements import compare, device_of, form_of
 from pytest_gpuleak.model.findings import FREED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from pytest_gpuleak.engine.judge.replacements import Comparison
     from pytest_gpuleak.model.evidence import Evidence, Root, Survivor
     from pytest_gpuleak.model.findings import FindingKind, Holder, PathStep
 
@@ -68,7 +69,8 @@ def compare_runs(evidence: Evidence) -> list[Group]:
     if comparison.grows:
         left_out = {*comparison.added[-1], *evidence.kept}
         staying = [survivors[index] for index in sorted(evidence.last) if index not in left_out]
-        added = [name_by_what_stays([survivors[i] for i in of_run], staying) for of_run in comparison.added]
+        more = [[_with_excess(i, survivors, comparison) for i in of_run] for of_run in comparison.added]
+        added = [name_by_what_stays(of_run, staying) for of_run in more]
     traced = [one for one in survivors if one.run == evidence.traced]
     first = sorted(evidence.alive[0] - comparison.garbage)
     name = _naming([survivors[index] for index in first], *added)
@@ -79,14 +81,7 @@ def compare_runs(evidence: Evidence) -> list[Group]:
     unchanged: list[Survivor] = []
     released: list[Survivor] = []
     for index in first:
-        survivor = survivors[index]
-        last = index
-        while last in replaced_by:
-            last = replaced_by[last]
-            # A replaced survivor takes holder and line from its replacement, of the last that has a holder.
-            by = survivors[last]
-            if survivor.holder is None or (by.holder is not None and by.holder != FREED):
-                survivor = by._replace(run=0, reading=survivor.reading, owned=survivor.owned or by.owned)
+        last, survivor = _named_by_latest(index, survivors, replaced_by)
         root = name(survivor.root)
         # What the runner alone keeps of the first run is not what grows, though both may wait for their holders.
         if root in grown and index not in evidence.kept and grows_there(survivor):
@@ -107,6 +102,27 @@ def compare_runs(evidence: Evidence) -> list[Group]:
         groups.append(Group("growing", tuple(_with_lines(shown, lines)), per_run, tuple(of_root[-1])))
     unchanged = _with_lines(unchanged, traced, by_place_alone=True)
     return [*groups, *group_by_root("retained", unchanged), *group_by_root("unconfirmed", released)]
+
+
+def _named_by_latest(index: int, survivors: Sequence[Survivor], replaced_by: Mapping[int, int]) -> tuple[int, Survivor]:
+    """Return the index of what replaced a survivor last, and the survivor with the holder and the line of that, if it has any."""
+    survivor, last = survivors[index], index
+    while last in replaced_by:
+        last = replaced_by[last]
+        by = survivors[last]
+        if survivor.holder is None or (by.holder is not None and by.holder != FREED):
+            owned = survivor.owned or by.owned
+            survivor = by._replace(run=survivors[index].run, reading=survivor.reading, owned=owned)
+    return last, survivor
+
+
+def _with_excess(index: int, survivors: Sequence[Survivor], comparison: Comparison) -> Survivor:
+    """Return a survivor that was added; one that replaced a smaller one has only the bytes that it has more."""
+    excess = comparison.excess.get(index)
+    if excess is None:
+        return survivors[index]
+    _, survivor = _named_by_latest(index, survivors, comparison.replaced_by)
+    return survivor._replace(reading=survivor.reading._replace(bytes=excess, storage_bytes=excess))
 
 
 def _naming(*runs: Sequence[Survivor]) -> Callable[[Root], Root]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict, deque
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pytest_gpuleak.engine.limits import LEAST_RISES
 from pytest_gpuleak.model.evidence import Survivor
 
 if TYPE_CHECKING:
@@ -29,8 +30,9 @@ class Comparison(NamedTuple):
         garbage: indices of first survivors that a collection freed and that nothing replaced.
         doubtful: whether the last re-run added something that may have replaced what a collection has freed, an array of
             another size, or in the first re-run an older one, or has set up wider fixtures: another re-run, from a settled
-            heap, tells.
+            heap, tells. So does what replaced one that is smaller by as many bytes in each run so far.
         extra: indices of what re-runs left where nothing has gone: without them the session would not have it.
+        excess: of those added, what replaced a smaller one, by as many bytes in each run: these bytes, by index.
     """
 
     added: tuple[tuple[int, ...], ...]
@@ -38,6 +40,7 @@ class Comparison(NamedTuple):
     garbage: frozenset[int]
     doubtful: bool
     extra: frozenset[int]
+    excess: dict[int, int]
 
     @property
     def grows(self) -> bool:
@@ -54,10 +57,11 @@ def compare(evidence: Evidence) -> Comparison:
     replaced_by: dict[int, int] = {}
     added: list[tuple[int, ...]] = []
     extra: set[int] = set()
+    excess: dict[int, int] = {}
     once: list[int] = []
     doubtful = False
     for run in range(1, len(evidence.alive)):
-        left, doubt = _compare_run(evidence, run, replaced_by, extra)
+        left, doubt = _compare_run(evidence, run, replaced_by, extra, excess)
         if run == evidence.traced:
             continue
         if evidence.rebuilds and run == 1:
@@ -69,11 +73,13 @@ def compare(evidence: Evidence) -> Comparison:
             added.append(tuple(left))
     freed = frozenset[int]().union(*evidence.collected.values()) if evidence.collected else frozenset[int]()
     first = evidence.alive[0] if evidence.alive else frozenset[int]()
-    return Comparison(tuple(added), replaced_by, freed & first - replaced_by.keys(), doubtful, frozenset(extra))
+    return Comparison(tuple(added), replaced_by, freed & first - replaced_by.keys(), doubtful, frozenset(extra), excess)
 
 
-def _compare_run(evidence: Evidence, run: int, replaced_by: dict[int, int], extra: set[int]) -> tuple[list[int], bool]:
-    """Return what a re-run added, and whether that is in doubt; note in `replaced_by` and `extra` what it replaced."""
+def _compare_run(
+    evidence: Evidence, run: int, replaced_by: dict[int, int], extra: set[int], excess: dict[int, int]
+) -> tuple[list[int], bool]:
+    """Return what a re-run added, and whether that is in doubt; note in the last three what it replaced."""
     survivors, older = evidence.survivors, evidence.older_gone.get(run, ())
     before, after = evidence.alive[run - 1], evidence.alive[run]
     collected = evidence.collected.get(run, frozenset()) & before
@@ -85,7 +91,8 @@ def _compare_run(evidence: Evidence, run: int, replaced_by: dict[int, int], extr
     dead = [*sorted(let_go), *range(len(survivors), len(pool))]
     matched = match_replacements(dead, new, pool, staying)
     left = _left_of(new, matched)
-    other_size = match_any([one for one in dead if one not in matched], left, pool)
+    smallest_first = partial(sorted, key=lambda index: pool[index].reading.storage_bytes)
+    other_size = match_any(smallest_first(set(dead) - matched.keys()), smallest_first(left), pool)
     maybe = match_replacements(sorted(collected), left, survivors, staying)
     replaced = other_size | maybe | matched
     replaced_by.update({one: by for one, by in replaced.items() if one < len(survivors)})
@@ -93,9 +100,31 @@ def _compare_run(evidence: Evidence, run: int, replaced_by: dict[int, int], extr
     # A full buffer drops an older array in each run, a `setUpClass` that is run again those of the class's tests but once.
     of_older = run == 1 and any(one >= len(survivors) for one in replaced)
     if run in evidence.exact:
-        left = _left_of(left, other_size)
-        return left, of_older or (bool(left) and run in evidence.older_doubtful)
+        rises = _rises(other_size, replaced_by, evidence)
+        excess.update((by, more) for by, (count, more) in rises.items() if count >= LEAST_RISES)
+        left = _left_of(left, {one: by for one, by in other_size.items() if by not in excess})
+        may_rise = not left and any(count == run for count, _ in rises.values())
+        return left, of_older or may_rise or (bool(left) and run in evidence.older_doubtful)
     return left, of_older or (bool(left) and bool(collected or other_size or run in evidence.older_doubtful))
+
+
+def _rises(other_size: dict[int, int], replaced_by: dict[int, int], evidence: Evidence) -> dict[int, tuple[int, int]]:
+    """Return, by the index of what is larger than what it replaced, how often in a row it was so, by as many bytes, and these."""
+    survivors = evidence.survivors
+    before = {by: one for one, by in replaced_by.items()} if other_size else {}
+    found: dict[int, tuple[int, int]] = {}
+
+    def more(by: int) -> int:
+        of_two = evidence.rebuilds and survivors[by].run > 1
+        return (survivors[by].reading.storage_bytes - survivors[before[by]].reading.storage_bytes) // (1 + of_two)
+
+    for one, by in other_size.items():
+        if one < len(survivors) and more(by) > 0:
+            count, last = 1, one
+            while last in before and more(last) == more(by):
+                count, last = count + 1, before[last]
+            found[by] = count, more(by)
+    return found
 
 
 def _left_of(new: Iterable[int], matched: dict[int, int]) -> list[int]:

@@ -75,7 +75,12 @@ def made_in_setup(trail: Trail) -> str | None:
 
 
 def growing_container(trail: Trail) -> str | None:
-    """Recognise a list, dict, set or deque below a global or class attribute to which each run adds."""
+    """Recognise a list, dict, set or deque below a global or class attribute to which each run adds, or such an array."""
+    if trail.growing and not trail.steps and _is_users_place(trail):
+        return (
+            f"Each run puts a larger array into {trail.owner(0)} (`torch.cat`, `numpy.append`): reset it in teardown, or keep "
+            "no more of the older one than is needed."
+        )
     index = trail.container()
     if not trail.growing or index is None or not _is_users_place(trail, index + 1):
         return None

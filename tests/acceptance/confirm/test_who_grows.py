@@ -77,3 +77,43 @@ def test_a_list_that_is_farther_away_than_the_latest_user_is_named_with_torch(ru
     found = run(KEEPS_ALL.replace("import pytest", "import pytest, torch").replace("Buffer(64)", "torch.zeros(64)"))
     finding = found.finding("test_fit")
     assert (finding["kind"], finding["holder"]["root"]) == ("growing", "test_it.KEPT")
+
+
+@pytest.mark.parametrize("options", [[], ["--gpu-leak-scan=scan"]])
+def test_what_is_replaced_by_a_larger_one_in_each_run_grows(run: Runner, options: list[str]) -> None:
+    """The last test of a file runs twice where a fixture is set up again; what takes turns or draws its size does not grow."""
+    found = run(
+        """
+        import itertools, random, secrets
+
+        SEEN, TURNS = {"sum": Buffer(10)}, itertools.cycle([100, 300])
+
+        class State:
+            log = Buffer(5)
+
+        def test_joins():
+            SEEN["sum"] = Buffer(SEEN["sum"].memory.size + 30)
+
+        def test_turns():
+            SEEN["turns"] = Buffer(next(TURNS))
+
+        def test_draws():
+            SEEN["drawn"] = Buffer(random.randrange(1, 10**6))
+
+        def test_draws_secretly():
+            SEEN["secret"] = Buffer(1 + secrets.randbelow(10**6))
+
+        def test_joins_two():
+            State.log = Buffer(State.log.memory.size + 7)
+            SEEN["last"] = Buffer(SEEN["last"].memory.size + 500 if "last" in SEEN else 500)
+        """,
+        *options,
+        apart=True,
+    )
+    clean = ("test_turns", "test_draws", "test_draws_secretly")
+    assert found.verdicts == dict.fromkeys(("test_joins", "test_joins_two"), "leaked") | dict.fromkeys(clean, "noted")
+    joined = found.finding("test_joins")
+    assert (joined["kind"], joined["bytes_per_run"], joined["holder"]["text"]) == ("growing", 30, "test_it.SEEN['sum']")
+    two = {one["bytes_per_run"]: one["holder"]["text"] for one in found.tests["test_joins_two"]["findings"]}
+    assert two == {7: "test_it.State.log", 500: "test_it.SEEN['last']"}
+    assert "puts a larger array into `test_it.State.log`" in str(found.tests["test_joins_two"])
