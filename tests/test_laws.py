@@ -51,7 +51,7 @@ NO_LIMITS: Final = {
     "engine/judge/counters.py": {"BLOCK", "LARGE", "ARRAY_OBJECTS", "CONTRIBUTIONS_SHOWN"},  # facts of allocators
     "engine/peaks/allocator.py": {"_UNIT"},
     # What a text lists.
-    "engine/judge/arrays.py": {"MAX_CYCLE_SHOWN", "MAX_DEVICES_SHOWN"},
+    "engine/judge/arrays.py": {"MAX_BESIDE", "MAX_CYCLE_SHOWN", "MAX_DEVICES_SHOWN"},
     "engine/confirm/program_evidence.py": {"MAX_SHOWN"},
     "engine/judge/processes.py": {"MAX_SHOWN"},
     "engine/confirm/open_files.py": {"MAX_FILES_NAMED"},

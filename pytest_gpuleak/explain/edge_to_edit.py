@@ -93,6 +93,11 @@ def edge_to_edit(holder: Holder) -> int | None:
     return attribute if field is None else field
 
 
+def is_name(edge: str) -> bool:
+    """Tell whether a reference is by a name that the user has written: an attribute, or a key that reads like one."""
+    return edge.startswith(".") or _NAMED_KEY.fullmatch(edge) is not None
+
+
 def is_edited_as_a_whole(holder: Holder) -> bool:
     """Tell whether to edit is what made the root: a callback's registration, or the setting of a context variable."""
     return holder.root.startswith(REGISTERED) or (holder.kind == "module" and holder.root.endswith(CURRENT_VALUE))

@@ -319,7 +319,7 @@ class Finding:
         fingerprint: hex digest of kind, names and edges alone; the same on another machine and in another order.
         known: whether a baseline lists it.
         tensors: a sample of the arrays, largest storage first (at most `MAX_ARRAYS_SHOWN`).
-        holder: who keeps them, or None where no search was made; `other_holders` would if that let go.
+        holder: who keeps them, or None where no search was made; `other_holders` would if that let go, or keep the rest.
         metric: for a finding about a counter, its name (``heap``, ``reserved``, ``allocated``, ``pid 4711``).
         contributions: parts of the memory that no array explains, largest first.
         evidence: figures that support the verdict, a line each.

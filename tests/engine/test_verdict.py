@@ -185,3 +185,29 @@ def test_lists_grow_and_slots_do_not(kept: list[int], slots: list[int], runs: in
     assert by_kind["growing"].bytes == sum(kept)
     assert by_kind["growing"].bytes_per_run == sum(kept)
     assert sum(finding.count for finding in findings if finding.kind == "retained") == len(slots)
+
+
+def test_arrays_under_names_beside_the_one_to_cut_are_named_too() -> None:
+    def at(size: int, *edges: str) -> Survivor:
+        steps = tuple([PathStep(edge, "dict" if edge.startswith("[") else "app.State") for edge in edges])
+        text = "app.STATE" + "".join(edges)
+        one = survivor(0, "app.STATE", size)
+        return one._replace(holder=Holder("module", "app.STATE", text, steps), pattern=text)
+
+    def beside(*members: Survivor) -> list[str]:
+        (found,) = judge(evidence(list(members), set(range(len(members))), set(range(len(members)))), Policy())
+        return [other.text for other in found.other_holders]
+
+    assert beside(at(9, ".x"), at(8, ".y"), at(7, ".y")) == ["app.STATE.y"]
+    assert beside(at(9, "['x']"), at(8, "['y']")) == ["app.STATE['y']"]
+    assert beside(at(9, ".run1"), at(8, ".run2")) == []  # numbered alike
+    assert beside(at(9, "[0]"), at(8, "[1]")) == []  # who empties the list lets both go
+    assert beside(at(9, ".log", "[0]"), at(8, ".log", "[1]"), at(7, ".last")) == ["app.STATE.last"]
+    assert beside(at(9, ".net", ".weight"), at(8, ".net", ".bias")) == ["app.STATE.net.bias"]
+    assert len(beside(*[at(9, f".{name}") for name in "abcdefgh"])) == 3
+    model = [PathStep(f".{name}", "torch.nn.Linear (torch.nn.Module)") for name in ("weight", "bias")]
+    parts = [
+        survivor(0, "app.NET")._replace(holder=Holder("module", "app.NET", f"app.NET{one.edge}", (one,)))
+        for one in model
+    ]
+    assert beside(*parts) == []  # the model is let go of as a whole

@@ -13,8 +13,9 @@ from pytest_gpuleak.engine.judge.growth import (
     group_only_run,
     growing_reference,
 )
-from pytest_gpuleak.engine.judge.replacements import compare
+from pytest_gpuleak.engine.judge.replacements import compare, without_digits
 from pytest_gpuleak.engine.limits import MINOR_SHARE
+from pytest_gpuleak.explain.edge_to_edit import edge_to_edit, is_name
 from pytest_gpuleak.model.evidence import Evidence
 from pytest_gpuleak.model.findings import MAX_ARRAYS_SHOWN, ArrayInfo, Finding, FindingKind, Holder, Origin
 from pytest_gpuleak.model.fingerprint import fingerprint
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 MAX_CYCLE_SHOWN = 10
 """Arrays listed with a cycle."""
+
+MAX_BESIDE = 3
+"""Holders of further arrays below the same root that are listed."""
 
 MAX_DEVICES_SHOWN = 16
 """Devices of sharded arrays whose bytes are listed."""
@@ -192,9 +196,29 @@ def _finding(group: Group, kind: FindingKind, failed: bool) -> Finding:
         fingerprint=fingerprint(kind, holder),
         tensors=tuple(_info(member.reading, member.created) for member in members[:MAX_ARRAYS_SHOWN]),
         holder=holder,
-        other_holders=next((member.others for member in members if member.others), ()),
+        other_holders=(*next((member.others for member in members if member.others), ()), *_beside(holder, members)),
         evidence=_bytes_by_device(members),
     )
+
+
+def _beside(shown: Holder | None, members: Iterable[Survivor]) -> list[Holder]:
+    """Return holders of further members that stay when the reader edits what is `shown`, one for each name.
+
+    An item by its number is no name: who empties the container lets go of all.
+    """
+    edit = None if shown is None else edge_to_edit(shown) if shown.deciding is None else shown.deciding
+    if shown is None or edit is None:
+        return []
+    found: dict[str, Holder] = {}
+    alike = {member.pattern: member.holder for member in members if member.holder is not None}
+    for holder in alike.values():
+        pairs = zip(shown.path[: edit + 1], holder.path, strict=False)
+        parted = next(
+            (theirs for ours, theirs in pairs if without_digits(ours.edge) != without_digits(theirs.edge)), None
+        )
+        if parted is not None and is_name(parted.edge):
+            found.setdefault(without_digits(parted.edge), holder)
+    return list(found.values())[:MAX_BESIDE]
 
 
 def _bytes_by_device(members: Iterable[Survivor]) -> tuple[str, ...]:

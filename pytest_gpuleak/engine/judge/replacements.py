@@ -186,12 +186,17 @@ def _match_by(
 def stem_of(root: Root) -> Root:
     """Return the root without digits: objects made in each run (a module, a thread) are often numbered."""
     device, kind, name = root
-    return device, kind, _DIGITS.sub("#", name)
+    return device, kind, without_digits(name)
+
+
+def without_digits(text: str) -> str:
+    """Return a name or path without what may number it."""
+    return _DIGITS.sub("#", text)
 
 
 def place_of(survivor: Survivor) -> Any:
     """Return the root and the path below it, without digits."""
-    return stem_of(survivor.root), _DIGITS.sub("#", survivor.pattern)
+    return stem_of(survivor.root), without_digits(survivor.pattern)
 
 
 def form_of(survivor: Survivor) -> Any:
