@@ -14,6 +14,7 @@ from pytest_gpuleak.explain.edge_to_edit import (
     REGISTERED,
     SHOWN_AT_ENDS,
     edge_to_edit,
+    is_users,
     omitted_edges,
     with_text,
 )
@@ -144,7 +145,8 @@ class Writer:
                     text, steps = root_text, steps[index:]
                     file, number = self._places.of_function(line.objects.get(step.position))
                     break
-        return _Heading(kind, root_text, text, steps, file, number, self._place_of_hook(line, steps))
+        edit = self._place_of_hook(line, steps, is_library=file is not None and is_installed(file))
+        return _Heading(kind, root_text, text, steps, file, number, edit)
 
     def _place_of_root(self, root: Root, first: object) -> tuple[str | None, int | None]:
         if root.file is not None:
@@ -163,7 +165,7 @@ class Writer:
             return self._places.of_name(safe_access.class_module(kind), safe_access.class_qualname(kind))
         return found
 
-    def _place_of_hook(self, line: Line, steps: Sequence[Step]) -> tuple[str | None, int | None]:
+    def _place_of_hook(self, line: Line, steps: Sequence[Step], *, is_library: bool) -> tuple[str | None, int | None]:
         for index, step in enumerate(steps[:-2]):
             if "_hooks" in step.text and steps[index + 1].text.startswith("["):
                 hook = line.objects.get(steps[index + 2].position)
@@ -171,6 +173,18 @@ class Writer:
                 if file is None:
                     break
                 return file, line_of_hook(file, callback_name(hook).rpartition(".")[2]) or number
+        return self._place_of_registered(line, steps) if is_library else (None, None)
+
+    def _place_of_registered(self, line: Line, steps: Sequence[Step]) -> tuple[str | None, int | None]:
+        """Return the place of the user's function that a library's own objects keep, with its decorator."""
+        for step in steps:
+            value = line.objects.get(step.position)
+            if type(value) is types.FunctionType:
+                file, number = self._places.of_function(value)
+                if file is not None and not is_installed(file):
+                    return file, number
+            elif is_users(step.label):
+                break
         return None, None
 
     def _long_head(self, way: Way, reached: Reached, root: Root, first: object) -> _LongHead | None:

@@ -99,3 +99,18 @@ def test_other_callables_are_not_taken_for_methods_or_partials(steps: list[tuple
     finding = leak("app.X", *steps)
     assert callables.bound_method(trail(finding)) is None
     assert callables.partial(trail(finding)) is None
+
+
+def test_an_operator_that_torch_was_given_is_told_by_what_its_own_function_closes_over() -> None:
+    inner = (
+        ".__closure__[0].cell_contents",
+        "closure variable 'kernel' of FakeImplHolder.register.<locals>.deregister",
+    )
+    own = (".__closure__[1].cell_contents", "closure variable 'batch' of test_op.<locals>.double")
+    root = "torch._library.custom_ops.OPDEF_TO_LIB"
+    hint = hint_for(
+        leak(root, ("['mine::double']", "dict"), ("._on_destroy", "torch._library.utils.Handle"), inner, own)
+    )
+    assert hint is not None
+    assert hint.startswith("An operator that `torch.library` was given stays until Python ends")
+    assert "closes over `batch`" in hint

@@ -133,9 +133,25 @@ def test_the_hooks_of_a_tensor_of_a_users_class_are_not_asked_for(app: Any, torc
     assert asked == []
 
 
-# The last, since it imports torch's compiler, and with it 120,000 objects for each search after it.
+# The last two, since each imports torch's compiler, and with it 120,000 objects for each search after it.
 def test_optimiser_state(app: Any, torch: Any) -> None:
     weight = torch.nn.Parameter(torch.zeros(2))
     app.OPTIMISER = torch.optim.SGD([weight], lr=0.1)
     text = explain([weight], ignore={id(sys._getframe())})[0].holder.text
     assert text == "leaky_app.OPTIMISER.param_groups[0]['params'][0]"
+
+
+def test_the_line_of_a_users_operator_is_to_be_edited(torch: Any) -> None:
+    if not hasattr(torch.library, "custom_op"):
+        pytest.skip("this torch has no such operators")
+
+    def register(kept: Any) -> None:
+        @torch.library.custom_op("gpuleak::held", mutates_args=(), schema="(Tensor a) -> Tensor")  # type: ignore[untyped-decorator]
+        def held(a: Any) -> Any:
+            return a * kept[0]
+
+    box = [torch.zeros(2)]
+    register(box[0])
+    holder = explain(box, ignore={id(sys._getframe())})[0].holder
+    assert holder.root.startswith("torch._library.")
+    assert (holder.edit_file, holder.edit_line) == (__file__, register.__code__.co_firstlineno + 1)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.explain.hints.pattern import Pattern
+from pytest_gpuleak.explain.hints.trail import code
 
 if TYPE_CHECKING:
     from pytest_gpuleak.explain.hints.trail import Trail
 
 _CLOSURE: Final = r"\.__closure__\[\d+\]\.cell_contents"
+_IS_CELL: Final = re.compile(_CLOSURE).fullmatch
 _VARIABLE: Final = r"closure variable '(?P<name>\w+)' of .*"
 
 
@@ -46,14 +49,26 @@ exit_stack: Final = Pattern(
 """An exit stack that is never closed."""
 
 
-closure: Final = Pattern(
-    "A function kept in {container} closes over `{name}`: take the function out in teardown, or let it refer to plain "
-    "values.",
-    edge=_CLOSURE,
-    type=_VARIABLE,
-    holds=_is_stored,
-)
-"""A stored function that closes over an array, or over its holder."""
+def closure(trail: Trail) -> str | None:
+    """Recognise a stored function that closes over an array, or over its holder; also one that `torch.library` was given."""
+    steps = [
+        (index, re.fullmatch(_VARIABLE, step.type)) for index, step in enumerate(trail.steps) if _IS_CELL(step.edge)
+    ]
+    found = [(index, match["name"]) for index, match in steps if match is not None]
+    if not found or not trail.named:
+        return None
+    if trail.root.startswith("torch._library."):
+        return (
+            "An operator that `torch.library` was given stays until Python ends, and its function closes over "
+            f"{code(found[-1][1])}: define it in a module, and pass it what it needs."
+        )
+    index, name = found[0]
+    if not _is_stored(trail, index):
+        return None
+    return (
+        f"A function kept in {trail.container_of(index)} closes over {code(name)}: take the function out in teardown, or let "
+        "it refer to plain values."
+    )
 
 
 bound_method: Final = Pattern(
