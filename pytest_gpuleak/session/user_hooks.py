@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.answers import complete
 from pytest_gpuleak.adapters.guarded import METHODS
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from pytest_gpuleak.session.faults import Faults
 
 
+_UNSTARTED: Final[dict[type, str]] = {
+    types.CoroutineType: "cr_code",
+    types.GeneratorType: "gi_code",
+    types.AsyncGeneratorType: "ag_code",
+}
+"""What calling a hook with `async` or a `yield` returns, and the attribute that has its code."""
+
+
 def steps_of_settle_hook(config: pytest.Config, safeguards: Safeguards, nodeid: str) -> Sequence[SettleStep]:
     """Return the user's own way to free memory, if there is one; the hook receives `nodeid`."""
     if not config.hook.pytest_gpuleak_settle.get_hookimpls():
@@ -37,15 +45,20 @@ def call_settle_hook(config: pytest.Config, safeguards: Safeguards, nodeid: str)
     """Call `pytest_gpuleak_settle` for the suspected test or fixture, for a limited time."""
     hook = config.hook.pytest_gpuleak_settle
 
-    def call() -> list[Any]:
-        return list(hook(config=config, nodeid=nodeid))
+    answers: list[Any] = []
+
+    def call() -> None:
+        answers.extend(hook(config=config, nodeid=nodeid))
 
     with safeguards.guard(SETTLE_HOOK, nodeid, _code_of(hook)):
-        for returned in safeguards.bounded(call, SETTLE_HOOK.name, "look at what the hook waits for"):
-            # With `async` or a `yield`, its body has not run.
-            if type(returned) in (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType):
-                if type(returned) is types.CoroutineType:
-                    returned.close()
+        safeguards.bounded(call, SETTLE_HOOK.name, "look at what the hook waits for")
+    for answer in answers:
+        # With `async` or a `yield`, its body has not run.
+        name = _UNSTARTED.get(type(answer))
+        if name is not None:
+            with safeguards.guard(SETTLE_HOOK, nodeid, getattr(answer, name)):
+                if type(answer) is types.CoroutineType:
+                    answer.close()
                 raise TypeError("it is a generator or a coroutine, whose body never runs; accepted is a plain function")
 
 

@@ -134,6 +134,18 @@ def test_one_whose_body_never_runs_is_told_of(run: Runner, pytester: pytest.Pyte
     assert "whose body never runs; accepted is a plain function (conftest.py:" in warning
 
 
+def test_each_whose_body_never_runs_is_told_of(run: Runner, pytester: pytest.Pytester) -> None:
+    add_hook(pytester, "async def pytest_gpuleak_settle(config, nodeid):\n    pass\n")
+    pytester.makepyfile(beside="def pytest_gpuleak_settle(config, nodeid):\n    yield\n")
+    pytester.syspathinsert()
+    found = run(SUITE, "-p", "beside")
+    assert found.verdicts == LEAKS
+    told = " ".join(warnings_of(found))
+    assert "accepted is a plain function (conftest.py:" in told
+    assert "accepted is a plain function (beside.py:" in told
+    assert "never awaited" not in told
+
+
 @pytest.mark.parametrize(
     "statement",
     [
