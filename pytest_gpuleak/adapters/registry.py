@@ -75,9 +75,10 @@ def finders() -> list[NativeEdgeFinder]:
     """Return the finders that walk over the heap."""
     from pytest_gpuleak.adapters.numpy.bases import ArrayBases
     from pytest_gpuleak.adapters.tensorflow.tapes import TapeRecords
+    from pytest_gpuleak.heap.greenlets import SuspendedGreenlets
     from pytest_gpuleak.heap.hidden_references import UnshownContainers, UntrackedContainers
 
-    return [ArrayBases(), TapeRecords(), UntrackedContainers(), UnshownContainers()]
+    return [ArrayBases(), TapeRecords(), SuspendedGreenlets(), UntrackedContainers(), UnshownContainers()]
 
 
 def may_have_untracked_arrays() -> bool:
