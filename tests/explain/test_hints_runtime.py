@@ -87,6 +87,11 @@ AT_EXIT = "C++ (atexit, or another list of callbacks) -> function "
             "`atexit.unregister()`",
         ),
         (
+            leak("C++", ("[0]", "tuple"), kind="native", text="C++ (atexit, or another list of callbacks) -> tuple[0]"),
+            "If it is an argument of a function that was given to `atexit.register()`",
+            "`atexit.unregister()`",
+        ),
+        (
             leak("unittest.mock.patch of 'send', not stopped", (": new", "unittest.mock._patch"), kind="class"),
             "The patch of 'send' was started and never stopped",
             "`stop()`",

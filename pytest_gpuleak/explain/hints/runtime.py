@@ -17,6 +17,9 @@ _CONTEXT_VARIABLE: Final = re.compile(r"\[<ContextVar (?P<name>'.*')>\]")
 _FUNCTION: Final = re.compile(r"[^-]* -> function (?P<name>[\w.<>]+?)(?:\.__\w+__\b.*|[ (\[].*)?", re.DOTALL)
 """Beginning of a path that leads from C++ through a function (`explain.paths`)."""
 
+_ARGUMENTS: Final = re.compile(r"C\+\+ \(atexit, or [^()]*\) -> tuple\[\d+\].*", re.DOTALL)
+"""A path that begins with the arguments, which a list in C keeps beside the function."""
+
 
 mock_calls: Final = Pattern(
     "The mock {owner} keeps the arguments of each call: call its `reset_mock()` in teardown, or make a new mock for "
@@ -116,6 +119,8 @@ def at_exit(trail: Trail) -> str | None:
     more = ""
     if trail.root.startswith(AT_EXIT):
         begin = f"{code(trail.root.removeprefix(AT_EXIT))} was given to `atexit.register()` and"
+    elif _ARGUMENTS.fullmatch(trail.holder.text):
+        begin = "If it is an argument of a function that was given to `atexit.register()`, that function"
     else:
         found = _FUNCTION.fullmatch(trail.holder.text)
         if found is None or " (atexit, or " not in trail.holder.text:
