@@ -32,24 +32,25 @@ class LostSignals:
         self._callback = callback
         self.others: list[Callable[..., object]] = []
         """Further callbacks of ours, with an argument ``phase``."""
-        self._previous: Callable[[Any], object] | None = None
-        self.hook = self._take
-        """The hook in `sys.unraisablehook`: always the same object, so that it can be compared by identity."""
+        self.hook: Callable[[Any], object] | None = None
+        """Our hook that was last seen in `sys.unraisablehook`, to be compared by identity."""
         self.lost: list[int] = []
         """The signals to deliver again, until the next collection begins."""
         self._deliveries: list[Callable[..., object]] = []
 
     def install(self) -> None:
         """Wrap the current hook. Safe to call again, also after others have set theirs."""
-        if sys.unraisablehook is not self.hook:
-            self._previous = sys.unraisablehook
-            sys.unraisablehook = self.hook
+        current = sys.unraisablehook
+        # A hook that replaced ours may call ours: it gets one of its own, which does not call it.
+        self.hook = current if self._owner_of(current) is not None else UnraisableHook(self.handles, current).take
+        sys.unraisablehook = self.hook
 
     def remove(self) -> None:
         """Restore the previous hook, unless another one has replaced ours."""
-        if sys.unraisablehook is self.hook and self._previous is not None:
-            sys.unraisablehook = self._previous
-        self._previous = None
+        owner = self._owner_of(sys.unraisablehook)
+        if owner is not None:
+            sys.unraisablehook = owner.previous
+        self.hook = None
         self.go_on("start")
 
     def go_on(self, phase: str) -> None:
@@ -80,10 +81,35 @@ class LostSignals:
             self.go_on("stop")
         return True
 
-    def _take(self, unraisable: Any) -> None:
+    def _owner_of(self, hook: object) -> UnraisableHook | None:
+        owner = _owner(hook)
+        return owner if owner is not None and owner.handles == self.handles else None
+
+
+class UnraisableHook:
+    """A hook of ours for `sys.unraisablehook`: `take`. What it does not handle goes to the one that was there."""
+
+    def __init__(self, handles: Callable[[Any], bool], previous: Any) -> None:
+        self.handles = handles
+        self.previous = previous
+
+    def take(self, unraisable: Any) -> None:
+        """Handle an exception, or pass it on."""
         if not self.handles(unraisable):
-            previous = self._previous
-            (sys.__unraisablehook__ if previous is None else previous)(unraisable)
+            (sys.__unraisablehook__ if self.previous is None else self.previous)(unraisable)
+
+
+def unraisable_hook() -> Any:
+    """Return what `sys.unraisablehook` would be without the plugin."""
+    hook: Any = sys.unraisablehook
+    while (owner := _owner(hook)) is not None:
+        hook = owner.previous
+    return hook
+
+
+def _owner(hook: object) -> UnraisableHook | None:
+    owner = hook.__self__ if type(hook) is types.MethodType else None
+    return owner if type(owner) is UnraisableHook else None
 
 
 def _delivery(number: int) -> Callable[[str, dict[str, int]], object]:

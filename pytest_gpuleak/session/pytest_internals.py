@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_gpuleak.heap.collector import delivered_again
+from pytest_gpuleak.heap.lost_signals import UnraisableHook
 from pytest_gpuleak.session.fixtures import is_wider
 
 if TYPE_CHECKING:
@@ -126,32 +127,34 @@ def colour_red(config: pytest.Config) -> None:
 class DeferredFinalizerErrors:
     """Turn errors in ``__del__``, which our collections bring forward, into warnings: ``-W error`` would fail tests."""
 
-    __slots__ = ("_config", "_messages", "_previous", "nodeid")
+    __slots__ = ("_config", "_hook", "_messages", "nodeid")
 
     def __init__(self, config: pytest.Config, nodeid: str = "") -> None:
         self.nodeid = nodeid
         self._config = config
         self._messages: list[str] = []
-        self._previous: Any = None
+        self._hook: UnraisableHook | None = None
 
     def __enter__(self) -> None:
-        self._previous, sys.unraisablehook = sys.unraisablehook, self._note
+        self._hook = UnraisableHook(self._note, sys.unraisablehook)
+        sys.unraisablehook = self._hook.take
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        sys.unraisablehook, self._previous = self._previous, None
+        if self._hook is not None:
+            sys.unraisablehook, self._hook = self._hook.previous, None
         if self._messages:
             messages, self._messages = self._messages, []
             if error is None:
                 for message in messages:
                     warn(self._config, message, self.nodeid)
 
-    def _note(self, unraisable: Any) -> None:
-        if delivered_again(unraisable):
-            return
-        kind = getattr(unraisable.exc_type, "__name__", "?")
-        self._messages.append(f"{kind} ignored in a finalizer that ran while {self.nodeid} was checked for leaks")
+    def _note(self, unraisable: Any) -> bool:
+        if not delivered_again(unraisable):
+            kind = getattr(unraisable.exc_type, "__name__", "?")
+            self._messages.append(f"{kind} ignored in a finalizer that ran while {self.nodeid} was checked for leaks")
+        return True
 
 
 def warn(config: pytest.Config, message: str, nodeid: str) -> None:

@@ -17,6 +17,8 @@ import pytest
 
 from pytest_gpuleak.explain.explain import explain
 from pytest_gpuleak.explain.paths import describe
+from pytest_gpuleak.heap.lost_signals import LostSignals
+from pytest_gpuleak.session.pytest_internals import DeferredFinalizerErrors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,6 +71,18 @@ def test_profile_function() -> None:
     finally:
         sys.setprofile(before)
     assert holder.root == "sys.getprofile()"
+
+
+def test_hook_beneath_those_of_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    box = [Thing()]
+    monkeypatch.setattr(sys, "unraisablehook", closing_over(box[0]))
+    signals = LostSignals(closing_over(None))
+    signals.install()
+    with DeferredFinalizerErrors(pytest.Config.fromdictargs({}, [])):
+        holder = holder_of(box)
+    assert holder.text == "sys.unraisablehook.__closure__[0].cell_contents"
+    signals.remove()
+    assert evaluated(holder.text) is box[0]
 
 
 def test_error_handler_of_codecs() -> None:

@@ -13,6 +13,7 @@ from pytest_gpuleak.explain.roots.library_names import AT_EXIT, callback_name
 from pytest_gpuleak.explain.roots.root import EDITABLE, EXCEPTION, Root
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.async_exceptions import clear_mark
+from pytest_gpuleak.heap.lost_signals import unraisable_hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,6 +93,7 @@ def _handed_out() -> Iterator[tuple[object, Root]]:
     yield sys.gettrace(), _kept("sys.gettrace()")
     yield hooks.firstiter, _kept("sys.get_asyncgen_hooks().firstiter")
     yield hooks.finalizer, _kept("sys.get_asyncgen_hooks().finalizer")
+    yield unraisable_hook(), _kept("sys.unraisablehook")
     for function in exit_callbacks():
         yield function, _kept(f"{AT_EXIT}{callback_name(function)}", "native")
 

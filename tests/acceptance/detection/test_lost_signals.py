@@ -120,6 +120,25 @@ def test_what_is_no_signal_s_goes_to_the_hook_that_was_there(monkeypatch: pytest
     assert sys.unraisablehook == told.append
 
 
+def test_a_hook_that_calls_the_one_before_is_called_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    signals = LostSignals(gc.collect)
+    signals.install()
+    before = sys.unraisablehook
+
+    def chained(one: Any) -> None:
+        told.append("chained")
+        before(one)
+
+    for hook, expected in ((chained, ["chained", "one"]), (before, ["one"])):
+        sys.unraisablehook = hook
+        signals.install()
+        sys.unraisablehook(unraisable(ValueError(), "one"))
+        assert [getattr(entry, "object", entry) for entry in told] == expected
+        told.clear()
+
+
 def test_a_hook_set_later_stays(lost: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def other(one: Any) -> None:
         pass
