@@ -77,6 +77,14 @@ def plugin_packages(config: pytest.Config) -> set[str]:
     return {plugin.__name__.partition(".")[0] for plugin in plugins if type(plugin) is types.ModuleType}
 
 
+def keep_files_real() -> None:
+    """Have pyfakefs leave our modules out: it replaces `os` and `open` in all that are loaded, and a file system may stay up."""
+    patcher = getattr(sys.modules.get("pyfakefs.fake_filesystem_unittest"), "Patcher", None)
+    tools = getattr(patcher, "RUNTIME_SKIPMODULES", None)
+    if type(tools) is dict:
+        tools["pytest_gpuleak"] = ["pytest_gpuleak"]  # by the module that tells of a tool, prefixes of its modules
+
+
 def runs_nothing(config: pytest.Config) -> bool:
     """Tell whether tests are only listed: with ``--collect-only``, or ``--setup-plan``."""
     return bool(config.option.collectonly or getattr(config.option, "setupplan", False))

@@ -38,7 +38,7 @@ from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.item_hooks import RuntestHooks
 from pytest_gpuleak.session.leak_check import LeakCheck
 from pytest_gpuleak.session.peak_hooks import shared_probes, take_over_meter
-from pytest_gpuleak.session.pytest_internals import plugin_packages, runs_nothing
+from pytest_gpuleak.session.pytest_internals import keep_files_real, plugin_packages, runs_nothing
 from pytest_gpuleak.session.records.completeness import RunProgress
 from pytest_gpuleak.session.records.recorder import JournalHooks, Recorder, Sender
 from pytest_gpuleak.session.records.run_records import RunRecords
@@ -202,6 +202,7 @@ class Session:
                 check.tracker.counters.add_devices(probe)
         if not runs_nothing(self._config):
             note_permanent(plugin_packages(self._config))
+            keep_files_real()
             self._run.check.start()
             self._run.clean_up.begin()
             self._run.check.tracker.pass_clean_up(self._run.clean_up)

@@ -61,7 +61,7 @@ _HARNESS = (PACKAGE, *(str(Path(str(module.__file__)).parent) + os.sep for modul
 
 
 class CannotWatchError(RuntimeError):
-    """Raised before the work begins, if no thread could be started to watch it."""
+    """Raised before the work begins, if it cannot be watched: no thread could be started, say."""
 
 
 class Watched(Protocol):
@@ -88,7 +88,10 @@ def watch(call: Callable[[], object], limit_s: float, error: type[BaseException]
     It is stopped by an `error`, created without arguments, which nothing else raises. Raises CannotWatchError before
     the call.
     """
-    watchdog = _Watchdog(call, limit_s, error, watched)
+    try:
+        watchdog = _Watchdog(call, limit_s, error, watched)
+    except Exception as fault:  # noqa: BLE001 - a test may have replaced what `os` offers, until its teardown
+        raise CannotWatchError(f"it could not be watched ({type(fault).__name__})") from None
     try:
         try:
             watchdog.run()
@@ -163,8 +166,8 @@ class _Watchdog:
             take_back(self.error)
         if self._signal is not None:
             self._uninstall(self._signal)
-        with contextlib.suppress(OSError):
-            # The test may have closed it, and another file may have reused its number.
+        with contextlib.suppress(Exception):
+            # The test may have closed it, and another file may have reused its number; or replaced `os.fstat`.
             if os.path.samestat(os.fstat(self._stderr), self._status):
                 os.close(self._stderr)
 

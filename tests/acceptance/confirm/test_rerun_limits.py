@@ -325,6 +325,25 @@ def test_without_a_thread_to_watch_it_a_test_is_not_run_again_but_torn_down(limi
     found.result.assert_outcomes(passed=3)
 
 
+def test_a_teardown_that_cannot_be_watched_is_done_all_the_same(limited: Runner) -> None:
+    found = limited(
+        """
+        import os
+        KEPT = []
+
+        def test_it(monkeypatch):
+            monkeypatch.setattr(os, "dup", None)
+            KEPT.append(Buffer(100))
+
+        def test_next():
+            assert os.dup is not None
+        """
+    )
+    assert found.verdicts == {"test_it": "leaked", "test_next": "clean"}
+    assert found.finding("test_it")["kind"] == "growing"
+    found.result.assert_outcomes(passed=2)
+
+
 @pytest.mark.newest
 def test_without_signals_an_exception_is_raised_in_the_thread(limited: Runner, pytester: pytest.Pytester) -> None:
     add_to_conftest(pytester, "\npytest_gpuleak.session.rerun.watchdog._free_signal = lambda blocked: None\n")

@@ -42,6 +42,23 @@ def test_benchmarks_have_one_row(run: Runner, pytester: pytest.Pytester) -> None
     assert [(row["name"], row["stats"]["rounds"]) for row in rows] == [("test_it", 3)]
 
 
+def test_pyfakefs_leaves_the_plugin_s_modules_out(run: Runner, pytester: pytest.Pytester) -> None:
+    package = pytester.mkpydir("pyfakefs")
+    (package / "fake_filesystem_unittest.py").write_text(
+        "class Patcher:\n    RUNTIME_SKIPMODULES = {'pydevd': ['_pydevd_']}\n"
+    )
+    found = run(
+        """
+        from pyfakefs.fake_filesystem_unittest import Patcher
+
+        def test_it():
+            assert Patcher.RUNTIME_SKIPMODULES == {"pydevd": ["_pydevd_"], "pytest_gpuleak": ["pytest_gpuleak"]}
+        """,
+        apart=True,
+    )
+    assert found.verdicts == {"test_it": "clean"}
+
+
 def test_coverage_counts_no_line_of_the_re_run(run: Runner, pytester: pytest.Pytester) -> None:
     pytest.importorskip("pytest_cov")
     pytester.makepyfile(
