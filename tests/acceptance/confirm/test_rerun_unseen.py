@@ -401,6 +401,32 @@ def test_pytests_own_records_have_one_run(run: Runner, pytester: pytest.Pytester
     assert (texts[0]["log"], len(texts[0]["junit"]), texts[0]["warnings"]) == (1, 3, ["2 warnings"])
 
 
+@pytest.mark.skipif(not hasattr(pytest, "register_fixture"), reason="pytest 9.1 brought it")
+def test_a_fixture_that_a_test_registers_for_itself_is_kept_once(run: Runner) -> None:
+    found = run(
+        """
+        import pytest
+
+        def register(node):
+            value = Buffer(100)
+            pytest.register_fixture(name="made", func=lambda: value, node=node)
+
+        def test_own(request):
+            register(request.node)
+            request.getfixturevalue("made")
+
+        def test_session_s(request):
+            register(request.session)
+
+        def test_last():
+            pass
+        """,
+        apart=True,  # pytester records the calls of hooks, with the fixtures, in its own process
+    )
+    assert found.verdicts == {"test_own": "noted", "test_session_s": "leaked", "test_last": "clean"}
+    assert found.finding("test_own")["kind"] == "retained"
+
+
 def test_a_doctest_is_run_again_as_it_was(run: Runner, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         leaky='''
