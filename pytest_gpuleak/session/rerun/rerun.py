@@ -122,10 +122,19 @@ class Rerun:
             self.why = ""  # a teardown may miss the call: a mock that was not called, say
 
     def _end(self, part: Callable[[], None], limit_s: float, hang: Hang) -> None:
+        began = False
+
+        def begin() -> None:
+            nonlocal began
+            began = True
+            part()
+
         try:
-            self.timed_out |= watch(part, limit_s, TeardownTimeoutError, hang)
-        except CannotWatchError:
-            part()  # what has been set up must be torn down, watched or not
+            self.timed_out |= watch(begin, limit_s, TeardownTimeoutError, hang)
+        except Exception:
+            if began:
+                raise
+            part()  # what has been set up must be torn down, watched or not: it ends what the test has replaced, too
 
     def _set_up_and_call(self) -> None:
         self._began = True

@@ -16,15 +16,16 @@ The signal is not SIGALRM and there is no interval timer: the test and pytest-ti
 
 from __future__ import annotations
 
+# The functions themselves, and what `signal` itself calls: what a test replaces in the modules is up until its teardown.
+import _signal as signal  # type: ignore[import-not-found]
 import _thread
 import contextlib
 import dataclasses
-import faulthandler
 import os
-import signal
 import sys
-import threading
+from faulthandler import cancel_dump_traceback_later, dump_traceback_later
 from pathlib import Path
+from threading import main_thread
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -61,7 +62,7 @@ _HARNESS = (PACKAGE, *(str(Path(str(module.__file__)).parent) + os.sep for modul
 
 
 class CannotWatchError(RuntimeError):
-    """Raised before the work begins, if it cannot be watched: no thread could be started, say."""
+    """Raised before the work begins, if no thread could be started to watch it."""
 
 
 class Watched(Protocol):
@@ -88,10 +89,7 @@ def watch(call: Callable[[], object], limit_s: float, error: type[BaseException]
     It is stopped by an `error`, created without arguments, which nothing else raises. Raises CannotWatchError before
     the call.
     """
-    try:
-        watchdog = _Watchdog(call, limit_s, error, watched)
-    except Exception as fault:  # noqa: BLE001 - a test may have replaced what `os` offers, until its teardown
-        raise CannotWatchError(f"it could not be watched ({type(fault).__name__})") from None
+    watchdog = _Watchdog(call, limit_s, error, watched)
     try:
         try:
             watchdog.run()
@@ -146,7 +144,7 @@ class _Watchdog:
         self._install()
         with contextlib.suppress(RuntimeError):  # no C thread either: the two other steps remain
             ends_after_s = self.limit_s + self._grace_s + LOCK_GRACE_S
-            faulthandler.dump_traceback_later(ends_after_s, exit=True, file=self._stderr)
+            dump_traceback_later(ends_after_s, exit=True, file=self._stderr)
         self._begun.acquire(timeout=BEGIN_S)  # the work may keep the interpreter's lock from its start
 
     def disarm(self) -> None:
@@ -161,7 +159,7 @@ class _Watchdog:
             pass
         await_end(self._watcher)
         self._armed = False
-        faulthandler.cancel_dump_traceback_later()
+        cancel_dump_traceback_later()
         if self._asynchronous:
             take_back(self.error)
         if self._signal is not None:
@@ -172,7 +170,7 @@ class _Watchdog:
                 os.close(self._stderr)
 
     def _install(self) -> None:
-        if self._thread != threading.main_thread().ident or not hasattr(signal, "pthread_kill"):
+        if self._thread != main_thread().ident or not hasattr(signal, "pthread_kill"):
             return  # handlers run only in the main thread
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         number = _free_signal(self._mask)
@@ -201,7 +199,7 @@ class _Watchdog:
             self._begun.release()
             if not self._ends_in_time() and not self._stops():
                 with contextlib.suppress(RuntimeError):  # from here on the writing of the reports is bounded
-                    faulthandler.dump_traceback_later(END_S, exit=True, file=self._stderr)
+                    dump_traceback_later(END_S, exit=True, file=self._stderr)
                 self.watched.hangs(sys._current_frames().get(self._thread), self._stderr)
                 os._exit(1)
         except BaseException:  # noqa: BLE001 - a fault of ours must not leave a run that hangs

@@ -325,23 +325,32 @@ def test_without_a_thread_to_watch_it_a_test_is_not_run_again_but_torn_down(limi
     found.result.assert_outcomes(passed=3)
 
 
-def test_a_teardown_that_cannot_be_watched_is_done_all_the_same(limited: Runner) -> None:
+def test_what_a_test_replaces_is_no_hindrance_to_its_re_run(limited: Runner) -> None:
     found = limited(
         """
-        import os
-        KEPT = []
+        import faulthandler, os, signal, threading
+        import pytest
+        KEPT, NAMES = [], {
+            faulthandler: ["dump_traceback_later", "cancel_dump_traceback_later"],
+            os: ["dup"],
+            signal: ["signal", "getsignal", "pthread_sigmask", "pthread_kill", "valid_signals"],
+            threading: ["main_thread", "enumerate"],
+        }
 
-        def test_it(monkeypatch):
-            monkeypatch.setattr(os, "dup", None)
+        @pytest.mark.parametrize("module", NAMES, ids=lambda module: module.__name__)
+        def test_it(module, monkeypatch):
+            for name in NAMES[module]:
+                monkeypatch.setattr(module, name, None, raising=False)
             KEPT.append(Buffer(100))
 
-        def test_next():
-            assert os.dup is not None
+        def test_last():
+            pass
         """
     )
-    assert found.verdicts == {"test_it": "leaked", "test_next": "clean"}
-    assert found.finding("test_it")["kind"] == "growing"
-    found.result.assert_outcomes(passed=2)
+    names = ("faulthandler", "os", "signal", "threading")
+    assert found.verdicts == {**{f"test_it[{name}]": "leaked" for name in names}, "test_last": "clean"}
+    assert {found.finding(f"test_it[{name}]")["kind"] for name in names} == {"growing"}
+    found.result.assert_outcomes(passed=5)
 
 
 @pytest.mark.newest
