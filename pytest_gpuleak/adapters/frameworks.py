@@ -116,6 +116,10 @@ class Frameworks:
         """Return how many compiled programs all frameworks keep."""
         return sum(len(framework.program_names()) for framework in self.members)
 
+    def program_instructions(self, newest: Mapping[str, int]) -> int:
+        """Return how many instructions so many of the newest programs of each name have, as far as that is known."""
+        return sum(framework.program_instructions(newest) for framework in self.members)
+
     def program_count(self) -> int:
         """Return how many programs the frameworks keep that can count them quickly."""
         count = 0

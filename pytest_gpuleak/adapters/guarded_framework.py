@@ -31,6 +31,7 @@ _OWN: Final = (
     "pool_growth",
     "node_count",
     "counts_programs",
+    "program_instructions",
     "library_states",
     "setup_lines",
     "watch_first_use",

@@ -428,6 +428,10 @@ class Framework(Protocol):
         kind = type(self)
         return kind.program_count is not Framework.program_count or kind.program_names is Framework.program_names
 
+    def program_instructions(self, newest: Mapping[str, int]) -> int:
+        """Return how many instructions so many of the newest programs of each name have; 0 where that is unknown."""
+        return 0
+
     def library_states(self, device: str) -> Sequence[int]:
         """Return the bytes of what libraries keep on a device for the whole process, each on its own."""
         return ()

@@ -7,7 +7,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.engine.confirm.program_evidence import ProgramEvidence
-from pytest_gpuleak.engine.limits import PROGRAM_BYTES
+from pytest_gpuleak.engine.limits import INSTRUCTION_BYTES, PROGRAM_BYTES
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.engine.stages import Unguarded
 from pytest_gpuleak.engine.subject import FunctionSubject, Suspect
@@ -24,7 +24,12 @@ class Evidence:
         self.names = ["step"]
         self.knowledge = SessionKnowledge("/project", Unguarded())
         self.knowledge.programs = 1
-        frameworks = types.SimpleNamespace(program_names=lambda: self.names, programs_alive=lambda: len(self.names))
+        self.instructions = {"model": 1000}
+        frameworks = types.SimpleNamespace(
+            program_names=lambda: self.names,
+            programs_alive=lambda: len(self.names),
+            program_instructions=lambda newest: sum(self.instructions.get(name, 0) * newest[name] for name in newest),
+        )
         detector = types.SimpleNamespace(whole_heap=self._whole_heap)
         tracker: Any = types.SimpleNamespace(frameworks=frameworks, detector=detector)
         self.garbage: list[str] = []
@@ -74,3 +79,12 @@ def test_what_each_re_run_compiles_is_a_note() -> None:
         one.run_again(f"loss {number}")
     assert one.evidence.grows
     assert [found.count for found in one.evidence.judge()] == [1]
+
+
+def test_a_program_explains_more_growth_the_more_instructions_it_has() -> None:
+    one = Evidence()
+    for _ in range(2):
+        one.run_again("loss", "model", "model")
+        assert one.evidence.last_run_bytes == 3 * PROGRAM_BYTES + 2 * 1000 * INSTRUCTION_BYTES
+    one.run_again()
+    assert one.evidence.last_run_bytes == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -166,11 +167,19 @@ class JaxFramework(Framework):
 
     def program_names(self) -> Sequence[str]:
         """Return the names of the compiled programs that are alive: ``jit_step``."""
-        programs: list[object] = []
-        for client in loaded_backends():
-            with suppress(Exception):  # a plugin that does not list its programs
-                programs.extend(client.live_executables())
-        return _Names(programs)
+        return _Names(_programs())
+
+    def program_instructions(self, newest: Mapping[str, int]) -> int:
+        """Return how many instructions so many of the newest programs of each name have: 10 us and more for each."""
+        left, count = Counter(newest), 0
+        for program in _programs():
+            name = _program_name(program)
+            if left[name] > 0:
+                left[name] -= 1
+                with suppress(Exception):  # a program loaded from a file may have no module
+                    parts = [part for module in program.hlo_modules() for part in module.computations()]
+                    count += sum(len(part.instructions()) for part in parts)
+        return count
 
     def counts_programs(self) -> bool:
         """Return whether there can be none: to list those of a backend takes as long as to read the heap."""
@@ -200,6 +209,15 @@ class JaxFramework(Framework):
         """Return whether ``jax.distributed`` is initialised for several processes."""
         processes = getattr(safe_access.loaded("jax._src.distributed", "global_state"), "num_processes", None)
         return type(processes) is int and processes > 1
+
+
+def _programs() -> list[Any]:
+    """Return the compiled programs that are alive: of each backend the newest first."""
+    programs: list[Any] = []
+    for client in loaded_backends():
+        with suppress(Exception):  # a plugin that does not list its programs
+            programs.extend(client.live_executables())
+    return programs
 
 
 class _Names(Sequence[str]):

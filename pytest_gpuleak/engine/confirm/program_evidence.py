@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.engine.confirm.reruns import AddedByReruns
-from pytest_gpuleak.engine.limits import PROGRAM_BYTES
+from pytest_gpuleak.engine.limits import INSTRUCTION_BYTES, PROGRAM_BYTES
 from pytest_gpuleak.heap.collector import collect, collect_young
 from pytest_gpuleak.model.findings import Contribution, Finding
 from pytest_gpuleak.model.fingerprint import fingerprint
@@ -24,6 +24,8 @@ class ProgramEvidence(AddedByReruns[Counter[str]]):
         self._before: Counter[str] = Counter()
         self.first_run_bytes = 0
         """Host bytes of the programs that the first run has compiled and that are still there."""
+        self.last_run_bytes = 0
+        """Host bytes of the programs that the last re-run has compiled and that are still there."""
 
     @property
     def wanted(self) -> bool:
@@ -36,11 +38,6 @@ class ProgramEvidence(AddedByReruns[Counter[str]]):
         self.first_run_bytes = max(count - self._suspect.knowledge.programs, 0) * PROGRAM_BYTES
         self._suspect.knowledge.programs = count
 
-    @property
-    def last_run_bytes(self) -> int:
-        """Host bytes of the programs that the last re-run has compiled and that are still there."""
-        return self._added[-1].total() * PROGRAM_BYTES if self._added else 0
-
     def expect_run(self) -> None:
         """Note before a re-run which programs there are."""
         self._before = Counter(self._names())
@@ -50,12 +47,17 @@ class ProgramEvidence(AddedByReruns[Counter[str]]):
         if self._new():
             collect_young()
         added = self._new()
-        if added:
+        collected = bool(added)
+        if collected:
             with self._suspect.tracker.detector.whole_heap():
                 collect(2)
-        self._added.append(self._new())
-        self._suspect.knowledge.programs = self._suspect.tracker.frameworks.programs_alive()
-        return bool(added)
+            added = self._new()
+        frameworks = self._suspect.tracker.frameworks
+        instructions = frameworks.program_instructions(added) if added else 0
+        self.last_run_bytes = added.total() * PROGRAM_BYTES + instructions * INSTRUCTION_BYTES
+        self._added.append(added)
+        self._suspect.knowledge.programs = frameworks.programs_alive()
+        return collected
 
     def judge(self) -> tuple[Finding, ...]:
         """Return a finding, which fails nothing, if every re-run has compiled more."""

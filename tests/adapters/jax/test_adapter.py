@@ -150,6 +150,23 @@ def test_programs_are_listed_by_name(jax: Any) -> None:
     assert "jit_a_name_of_its_own" in JaxFramework().program_names()
 
 
+def test_instructions_are_those_of_the_newest_programs_of_a_name(jax: Any) -> None:
+    framework, functions, counts = JaxFramework(), [], []
+    for length in (50, 2):
+
+        def sized(x: Any, length: int = length) -> Any:
+            for number in range(length):
+                x = jax.numpy.sin(x) + number
+            return x
+
+        functions.append(jax.jit(sized))  # a program goes with its function
+        functions[-1](jax.numpy.ones(3))
+        counts.append(framework.program_instructions({"jit_sized": 1}))
+    assert counts[0] > 50 > counts[1] > 0
+    assert framework.program_instructions({"jit_sized": 2}) == sum(counts)
+    assert framework.program_instructions({"jit_unknown": 1}) == 0
+
+
 def test_changed_settings_are_restored(jax: Any) -> None:
     before = jax.config.jax_default_matmul_precision
     (restore,) = JaxFramework().keep_states()
