@@ -200,7 +200,7 @@ class SuspectCheck:
             return result.why
         if self._freed_by_setup:
             return ""
-        growth = evidence.take_run(traced=traced)
+        growth = evidence.take_run(traced=traced, twice=twice)
         arrays = tracker.left_arrays()
         with self._suspect.guard(READ):
             evidence.note_borrowed(arrays)

@@ -75,13 +75,13 @@ class SuspectEvidence:
         for evidence in (*self._others, self.counters):
             evidence.expect_run()
 
-    def take_run(self, *, traced: bool) -> Growth:
+    def take_run(self, *, traced: bool, twice: bool = False) -> Growth:
         """Take what a re-run has left beside arrays; return what it has added to the counters."""
         self.untracked.note_lines()
         growth = self._suspect.tracker.counters.end()
         self.processes.add_run(traced=traced)
         with self.runs.marking():  # its collection frees garbage of the runs
-            collected = self.programs.add_run()
+            collected = self.programs.add_run(twice=twice)
         if collected:
             growth = growth.lowest(self._suspect.tracker.counters.end())
         with self._suspect.guard(EXPLAIN):
