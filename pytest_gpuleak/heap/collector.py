@@ -145,6 +145,12 @@ def full_collections() -> int:
     return stats[-1]["collections"] if stats else 0
 
 
+def watch_signals() -> None:
+    """Wrap `sys.unraisablehook` again where another has been set, as pytest does: see `LostSignals`."""
+    if _installed and sys.unraisablehook is not _installed[0].signals.hook:
+        _installed[0].signals.install()
+
+
 def delivered_again(unraisable: Any) -> bool:
     """Tell whether an uncatchable exception was a signal handler's that was lost in a callback: see `LostSignals`."""
     return bool(_installed) and _installed[0].signals.handles(unraisable)
@@ -228,8 +234,7 @@ class GcView:
             # Only now: importing torch causes hundreds of collections, each with two calls.
             if self._on_collection not in gc.callbacks:
                 gc.callbacks.append(self._on_collection)
-        if sys.unraisablehook is not self.signals.hook:  # pytest sets its own, once or in each phase
-            self.signals.install()
+        watch_signals()
         self.before_aging()
         freeze()
 

@@ -26,7 +26,8 @@ PACKAGE: Final = "pytest_gpuleak"
 
 _GENERATOR_FLAGS: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
-_COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>")
+COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>")
+"""Names of the frames that comprehensions have before Python 3.12 (PEP 709)."""
 
 _SNAPSHOT_REFERENCES: Final = 3
 """References to a snapshot that user code does not hold: the frame's, a variable's and `getrefcount`'s argument."""
@@ -67,7 +68,7 @@ def _name_of_owner(code: types.CodeType) -> str | None:
 def without_comprehensions(qualname: str) -> str:
     """Remove ``<listcomp>`` and the like from a qualified name: they are no functions since 3.12 (PEP 709)."""
     parts = qualname.split(".")
-    kept = [part for part in parts if part not in _COMPREHENSIONS]
+    kept = [part for part in parts if part not in COMPREHENSIONS]
     while kept and kept[-1] == "<locals>":
         kept.pop()
     return re.sub(r"<locals>(\.<locals>)+", "<locals>", ".".join(kept)) or "<module>"

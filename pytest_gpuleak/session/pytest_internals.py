@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_gpuleak.heap.collector import delivered_again
+from pytest_gpuleak.heap.collector import delivered_again, watch_signals
 from pytest_gpuleak.heap.lost_signals import UnraisableHook
 from pytest_gpuleak.session.fixtures import is_wider
 
@@ -130,6 +130,22 @@ def colour_red(config: pytest.Config) -> None:
     reporter.build_summary_stats_line = build_red
     if callable(getattr(reporter, "_determine_main_color", None)):  # of the progress; pytest has no public way
         reporter._determine_main_color = lambda _unknown: "red"  # noqa: SLF001
+
+
+class PhaseSignals:
+    """Lose no signal under pytest before 8.4, which replaces `sys.unraisablehook` in each phase (see `LostSignals`)."""
+
+    @staticmethod
+    def are_lost(config: pytest.Config) -> bool:
+        """Tell whether this pytest does so (_pytest/unraisableexception.py)."""
+        return hasattr(config.pluginmanager.get_plugin("unraisableexception"), "catch_unraisable_exception")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        """Wrap the hook of this phase, which pytest's wrapper has just set."""
+        watch_signals()
+
+    pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
 
 
 class DeferredFinalizerErrors:

@@ -38,7 +38,7 @@ from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.item_hooks import RuntestHooks
 from pytest_gpuleak.session.leak_check import LeakCheck
 from pytest_gpuleak.session.peak_hooks import shared_probes, take_over_meter
-from pytest_gpuleak.session.pytest_internals import keep_files_real, plugin_packages, runs_nothing
+from pytest_gpuleak.session.pytest_internals import PhaseSignals, keep_files_real, plugin_packages, runs_nothing
 from pytest_gpuleak.session.records.completeness import RunProgress
 from pytest_gpuleak.session.records.recorder import JournalHooks, Recorder, Sender
 from pytest_gpuleak.session.records.run_records import RunRecords
@@ -212,6 +212,8 @@ class Session:
         manager, check = self._config.pluginmanager, self._run.check
         meter = take_over_meter(self._config, needed=check.attempts.detailed)
         manager.register(RuntestHooks(check, meter), "gpuleak-runtest")
+        if PhaseSignals.are_lost(self._config):
+            manager.register(PhaseSignals(), "gpuleak-signals")
         if self._settings.children == "agent":
             from pytest_gpuleak.session.features.children.agents import open_agents
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pytest_gpuleak.heap.frames import belongs_to_plugin, without_comprehensions
+from pytest_gpuleak.heap.frames import COMPREHENSIONS, belongs_to_plugin
 from pytest_gpuleak.model.clean_up import CleanUp
 from pytest_gpuleak.model.source_files import is_user_file, shorten
 from pytest_gpuleak.session.pytest_internals import fixtures_of_items
@@ -84,10 +84,9 @@ class SuiteCleanUp:
             if fixture is None:
                 name = self._named_fixtures().get(_key_of(code))
                 fixture = None if name is None else self._caller(f"fixture '{name}'", code)
-            if function is None and is_user_file(code.co_filename, self._root):
-                name = without_comprehensions(
-                    getattr(code, "co_qualname", code.co_name)
-                )  # Python 3.10 has the plain one
+            # A comprehension has a frame before 3.12 (PEP 709), above that of the function which it is a part of.
+            if function is None and code.co_name not in COMPREHENSIONS and is_user_file(code.co_filename, self._root):
+                name = getattr(code, "co_qualname", code.co_name)  # Python 3.10 has the plain one
                 function = self._caller(f"{name}()", code)
             frame = frame.f_back
         return fixture or function

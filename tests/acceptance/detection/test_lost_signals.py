@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest import unraisableexception
 
 from pytest_gpuleak.heap.collector import epochs_supported
 from pytest_gpuleak.heap.lost_signals import LostSignals
@@ -65,6 +66,31 @@ def test_a_timeout_that_comes_in_a_collection(run: Runner, loop: str) -> None:
     assert "Timeout (>0.4s) from pytest-timeout" in found.result.stdout.str()
     assert "PytestUnraisable" not in found.result.stdout.str()
     assert found.verdicts == {"test_it": "unchecked", "test_last": "clean"}
+
+
+@pytest.mark.skipif(hasattr(unraisableexception, "catch_unraisable_exception"), reason="this pytest is such a one")
+def test_a_timeout_that_comes_in_a_collection_under_pytest_before_8_4(run: Runner, pytester: pytest.Pytester) -> None:
+    """It replaces the hook in each phase (_pytest/unraisableexception.py of 8.3)."""
+    pytest.importorskip("pytest_timeout")
+    with (pytester.path / "conftest.py").open("a") as conftest:
+        conftest.write(
+            """
+import sys
+from _pytest import unraisableexception
+
+def in_each_phase():
+    before, told = sys.unraisablehook, []
+    sys.unraisablehook = told.append
+    yield
+    sys.unraisablehook = before
+
+unraisableexception.catch_unraisable_exception = in_each_phase
+pytest_runtest_setup = pytest.hookimpl(hookwrapper=True, tryfirst=True)(lambda: (yield from in_each_phase()))
+pytest_runtest_call = pytest.hookimpl(hookwrapper=True, tryfirst=True)(lambda: (yield from in_each_phase()))
+"""
+        )
+    found = run_loop(run, "calls", "@pytest.mark.timeout(0.4, method='signal')")
+    found.result.assert_outcomes(passed=1, failed=1)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -165,6 +191,7 @@ def handler() -> Iterator[None]:
 def test_what_was_lost_comes_at_the_end_of_the_collection(lost: Listener, phase: str) -> None:
     before = list(gc.callbacks)
     lost.phase = phase
+    lost.signals.install()  # in each phase pytest before 8.4 sets a hook of its own
     with pytest.raises(ZeroDivisionError) as caught:
         gc.collect()
     assert "callback" not in [entry.name for entry in caught.traceback]
@@ -185,6 +212,7 @@ def test_what_was_lost_in_another_callback_of_ours_comes_too(lost: Listener, pha
     lost.signals.others.append(other)
     try:
         raising.append(phase)
+        lost.signals.install()  # as above
         with pytest.raises(ZeroDivisionError):
             gc.collect()
         gc.collect()  # once is enough

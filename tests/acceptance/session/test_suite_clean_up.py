@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,8 @@ from pytest_gpuleak.reports.json.read import read_report
 
 if TYPE_CHECKING:
     from tests.conftest import Json, Run, Runner
+
+TEAR_DOWN = "TestCase.tearDown()" if sys.version_info >= (3, 11) else "tearDown()"  # without `code.co_qualname`
 
 CONFTEST = """
 
@@ -89,11 +92,11 @@ def test_full_collections_are_counted_by_fixture_and_function_and_top_lists_them
         "gc.collect pytest_runtest_logfinish()": 5,
         "gc.collect test_collects()": 1,
         "gc.collect flush()": 1,
-        "gc.collect TestCase.tearDown()": 1,
+        f"gc.collect {TEAR_DOWN}": 1,
     }
     by_caller: dict[str, Json] = {one["by"]: one for one in found.report["summary"]["cleanup"]}
     assert by_caller["fixture 'cleanup'"]["file"] == "conftest.py"
-    assert by_caller["TestCase.tearDown()"]["file"] == "test_it.py"
+    assert by_caller[TEAR_DOWN]["file"] == "test_it.py"
     assert by_caller["flush()"] == {**by_caller["flush()"], "file": "helpers.py", "line": 4}
     assert 0 < sum(one["seconds"] for one in by_caller.values()) < found.report["summary"]["run_s"]
     lines = found.result.outlines
