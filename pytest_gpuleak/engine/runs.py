@@ -48,6 +48,7 @@ class Runs:
         settled: whether all settle steps were taken since the last run: what is alive now is no garbage.
         survivors: the storages left so far, with who holds each.
         rebuilds: see `Evidence`.
+        freed_by_setup: see `Evidence`.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Runs:
         rebuilds: bool = False,
     ) -> None:
         self.rebuilds = rebuilds
+        self.freed_by_setup = False
         self._tracker = tracker
         self._guard = guard
         self._cycles = tuple(freed)
@@ -159,6 +161,7 @@ class Runs:
         """Note that the re-run did not pass: the first run is judged, less what a settling frees from now on."""
         self.poll("count")
         self._failed = self.count == 1
+        self.freed_by_setup = False
 
     @contextlib.contextmanager
     def marking(self) -> Iterator[None]:
@@ -248,7 +251,7 @@ class Runs:
         """Forget all re-runs, because a re-run could not be recorded to its end."""
         self._left = [left for left in self._left if left.run == 0 and left.died_in <= 0]
         self.count = min(self.count, 1)
-        self._under_way = False
+        self._under_way = self.freed_by_setup = False
         self._moved = self._traced = None
         self._older = [left for left in self._older if left.cause is None]
         self._kept = {index: by for index, by in self._kept.items() if index in self._kept_before}
@@ -341,6 +344,7 @@ class Runs:
             older_doubtful=frozenset(doubtful),
             exact=frozenset(self._exact),
             rebuilds=self.rebuilds,
+            freed_by_setup=self.freed_by_setup,
             traced=traced,
             **beside,
         )

@@ -41,7 +41,7 @@ class SuspectCheck:
         self._step = ""
         self._why = ""
         self._why_no_lines = ""
-        self._freed_by_setup = self._has_lines = False
+        self._has_lines = False
 
     def check(self, first: FirstRun) -> tuple[Finding, ...]:
         """Return the findings. A stage that fails is left out; the following stages work with what is known."""
@@ -86,7 +86,7 @@ class SuspectCheck:
         while wanted:
             wanted -= 1
             why = self._run_again(twice=runs.rebuilds and runs.count > 1)  # 5
-            if why or self._freed_by_setup:
+            if why or self._runs.freed_by_setup:
                 return why
             comparison = self._compare()  # 6
             if not any(comparison.added[-1:]) and not comparison.doubtful:
@@ -198,7 +198,7 @@ class SuspectCheck:
         if not result.passed:
             runs.fail_run()
             return result.why
-        if self._freed_by_setup:
+        if self._runs.freed_by_setup:
             return ""
         growth = evidence.take_run(traced=traced, twice=twice)
         arrays = tracker.left_arrays()
@@ -213,15 +213,15 @@ class SuspectCheck:
         """Tell whether the re-run's setup has let all arrays go, and they are all that was left: nothing adds up then."""
         with self._suspect.guard(CONFIRM):
             self._runs.poll("count")
-            self._freed_by_setup = (
+            self._runs.freed_by_setup = (
                 self._runs.count == 1
                 and self._runs.all_gone
                 and not self._evidence.suspects_beside()
                 and not any(one.failed for one in self._evidence.judge()[0])  # its holder is to be named
             )
-            if self._freed_by_setup:
+            if self._runs.freed_by_setup:
                 self._step = "5 the setup of the re-run lets all go"
-        return self._freed_by_setup
+        return self._runs.freed_by_setup
 
     @contextlib.contextmanager
     def _traced(self, logs: list[OriginLog]) -> Iterator[None]:
@@ -308,7 +308,7 @@ class SuspectCheck:
             with self._suspect.knowledge.safeguards.searching(self._suspect.subject.nodeid):
                 self._holders.search()
             of_arrays, _ = evidence.judge(why)
-            if any(found.failed for found in of_arrays) and not (why or self._has_lines or self._freed_by_setup):
+            if any(found.failed for found in of_arrays) and not (why or self._has_lines or self._runs.freed_by_setup):
                 self._run_for_lines()
                 self._name_living(of_last=True)
                 if not self._holders.note_reached():

@@ -72,6 +72,7 @@ class Evidence:
         rebuilds: whether re-runs set up wider fixtures that the first run found there. What the test puts into these is new
             then, and the first re-run tells as little as the first test to use them. A later one runs the test twice.
         traced: the last re-run, if it was made for the lines that create arrays: it decides nothing.
+        freed_by_setup: whether the setup of a re-run, which ended there, has let go of all: the call would have replaced it.
     """
 
     survivors: tuple[Survivor, ...]
@@ -88,6 +89,7 @@ class Evidence:
     let_go: Mapping[str, int] = dataclasses.field(default_factory=dict)
     up: frozenset[str] = frozenset()
     rebuilds: bool = False
+    freed_by_setup: bool = False
     traced: int | None = None
 
     @property

@@ -48,14 +48,20 @@ def group_by_root(kind: FindingKind, members: Iterable[Survivor]) -> list[Group]
 
 
 def group_only_run(evidence: Evidence, *, strict: bool) -> list[Group]:
-    """Group what the only run left. What pytest's item alone keeps does not grow, unless the first run decides (`strict`)."""
+    """Group what the only run left. What pytest's item alone keeps does not grow, unless the first run decides (`strict`).
+
+    Nor does what the setup of the next run lets go.
+    """
     kept: list[Survivor] = []
     others: list[Survivor] = []
     for index in sorted(evidence.alive[0]):
         keeper = evidence.kept.get(index)
         if keeper != "frames":  # what these hold goes with them
             (kept if keeper == "item" and not strict else others).append(evidence.survivors[index])
-    return [*group_by_root("retained", kept), *group_by_root("unconfirmed", others)]
+    return [
+        *group_by_root("retained", kept),
+        *group_by_root("retained" if evidence.freed_by_setup else "unconfirmed", others),
+    ]
 
 
 def compare_runs(evidence: Evidence) -> list[Group]:

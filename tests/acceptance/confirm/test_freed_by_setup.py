@@ -55,8 +55,10 @@ def test_only_what_setup_frees_ends_early(run: Runner, pytester: pytest.Pytester
 
 
 def test_notes_that_are_read_change_nothing(run: Runner, pytester: pytest.Pytester) -> None:
-    run(SUITE, "-v", report=True)
+    found = run(SUITE, "-v", report=True)
     assert runs(pytester) == {"small": 1, "large": 3, "grows": 3, "ring": 2, "torn down": 10}
+    small = found.finding("test_small")  # the setup was its re-run, so that it is confirmed not to grow
+    assert (small["kind"], small["failed"], small["why_unconfirmed"]) == ("retained", False, None)
 
 
 def test_a_teardown_that_misses_the_call_says_nothing(run: Runner, pytester: pytest.Pytester) -> None:
