@@ -92,15 +92,6 @@ class Holders:
             return self._take_reached(wanted, arrays, found.explanations) and not older
         return False
 
-    def reach_up(self) -> None:
-        """Name the arrays of the first run that have no name yet, and that lasting roots lead to.
-
-        Memory that a global or a fixture holds now may be freed before the holders of many are searched for.
-        """
-        wanted = [left for left in self.runs.suspects() if left.run == 0 and left.index not in self._known]
-        if wanted and not self.searched:
-            self._reach_up(wanted)
-
     def _reach_up(self, wanted: Sequence[Left], older: Sequence[Left] = ()) -> bool:
         """Name the `wanted` by a search up; tell whether lasting roots lead to all of them, and to the `older` arrays.
 
@@ -113,7 +104,7 @@ class Holders:
         with self._guard(RECOGNISE):
             arrays = self.runs.objects([*wanted, *older], hidden=True)
             with self._tracker.detector.whole_heap():
-                found = self._knowledge.roots.reach_up(arrays, self._tracker.frameworks.reference_finders())
+                found = self._knowledge.roots.reach_up(arrays)
             self._in_vain = not self._take_reached(wanted, arrays, found, older)
             unmet |= {one.held.handle.storage for one in older if one.held.reading.identity not in found}
         return not self._in_vain

@@ -167,7 +167,7 @@ class SuspectCheck:
         if not recorded and not fails:
             return
         if fails and self._suspect.knowledge.late is not None:
-            self._holders.reach_up()  # now: the next epoch hides these arrays, and to find them would walk the heap
+            self._name_living()  # now: the re-run may replace what holds them
         self._has_lines = True
         with self._evidence.recording():
             logs: list[OriginLog] = []
@@ -314,11 +314,8 @@ class SuspectCheck:
                 if not self._holders.note_reached():
                     self._holders.search()  # it has replaced what was named
         elif of_arrays and self._runs.living():
-            fails = any(found.failed for found in of_arrays)
-            named = fails or self._suspect.knowledge.notes_are_read
-            if fails:
-                self._holders.reach_up()
-            elif named:
+            named = any(found.failed for found in of_arrays) or self._suspect.knowledge.notes_are_read
+            if named:
                 self._name_living()
             self._holders.wait(named=named)
         return of_arrays

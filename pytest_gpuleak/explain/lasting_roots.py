@@ -137,12 +137,15 @@ class LastingRoots:
             search.run()
             return Reached(search.explained(LASTING), met)
 
-    def reach_up(self, targets: list[object], frameworks: Sequence[ReferenceFinder]) -> dict[int, Explanation]:
-        """Like `reach`, by a search up through the visible whole heap, and remember the roots."""
+    def reach_up(self, targets: list[object]) -> dict[int, Explanation]:
+        """Like `reach`, by a search up through the visible whole heap, and remember the roots.
+
+        What native code keeps is not asked for: that takes longer than the collection which this spares.
+        """
         from pytest_gpuleak.explain.search import SEARCH_STEPS, Question, Search
 
         with PausedCollector():
-            question = Question(targets, Budget(SEARCH_STEPS), {id(targets)}, walks=False, frameworks=frameworks)
+            question = Question(targets, Budget(SEARCH_STEPS), {id(targets)}, native=False)
             search = Search(question)
             search.run()
             return search.explained(LASTING, self.remember)

@@ -184,7 +184,7 @@ def test_it_keeps_nothing_alive(app: Any, installed: Any, roots: LastingRoots, e
 def test_a_search_up_names_what_lasting_roots_hold(app: Any, installed: Any, roots: LastingRoots) -> None:
     installed.CACHE.append(Buffer())
     arrays: list[object] = [installed.CACHE[0]]
-    found = roots.reach_up(arrays, ())
+    found = roots.reach_up(arrays)
     assert texts(found.values()) == ["installed_library.CACHE[0]"]
     with _epoch() as epoch:
         installed.CACHE[:] = [Buffer()]
