@@ -75,9 +75,8 @@ class NativeReferences:
         hidden = Hidden(graph, nodes, self._counted, self._budget).find(linked, owner_counter(self._frameworks))
         self.hidden = frozenset(hidden.by_native.keys() | hidden.by_reference.keys())
         links: list[Link] = []
-        for wanted in (hidden.by_native, hidden.by_reference):
-            for natives in self.natives if not links else ():
-                links += natives.links(wanted, hidden.unheld, self._known, self._budget)
+        for natives in self.natives:
+            links += natives.links(hidden.by_native, hidden.unheld, self._known, self._budget)
         # A ring keeps what it leads to, whoever else lends or borrows it: the walk over the heap would not free it.
         if not links and self._heap_walks and not self.kept_by_rings().issuperset(starts):
             self._heap_walks -= 1

@@ -49,11 +49,7 @@ class LiveTorchObjects:
         self.tensors: list[Any] = []
         self.nodes: list[Any] = []
         self.scripts: list[Any] = []
-        self.futures: list[Any] = []
-        listed = (
-            (torch_class("torch.jit", "RecursiveScriptModule"), self.scripts),
-            (torch_class("torch.futures", "Future"), self.futures),
-        )
+        script = torch_class("torch.jit", "RecursiveScriptModule")
         lists: dict[int, list[Any] | None] = {}
         objects = get_objects()
         for start in range(0, len(objects), _AT_ONCE):
@@ -63,23 +59,23 @@ class LiveTorchObjects:
             kinds = list(map(id, map(type, part)))
             for kind, value in dict(zip(kinds, part, strict=True)).items():  # one object of each type
                 if kind not in lists:
-                    lists[kind] = self._list_for(value, listed)
+                    lists[kind] = self._list_for(value, script)
             chosen = {kind for kind in kinds if lists[kind] is not None}
             for kind, value in compress(zip(kinds, part, strict=True), map(chosen.__contains__, kinds)):
                 lists[kind].append(value)  # type: ignore[union-attr] # chosen above
         for found in self.lists():
             found.reverse()
 
-    def _list_for(self, value: object, listed: Sequence[tuple[type | None, list[Any]]]) -> list[Any] | None:
+    def _list_for(self, value: object, script: type | None) -> list[Any] | None:
         if self.access.is_tensor(value):
             return self.tensors
         if self.access.is_node(value):
             return self.nodes
-        return next((found for kind, found in listed if kind is not None and safe_access.is_a(value, kind)), None)
+        return self.scripts if script is not None and safe_access.is_a(value, script) else None
 
     def lists(self) -> tuple[list[Any], ...]:
-        """Return the lists of tensors, nodes, scripted modules and futures."""
-        return self.tensors, self.nodes, self.scripts, self.futures
+        """Return the lists of tensors, nodes and scripted modules."""
+        return self.tensors, self.nodes, self.scripts
 
     def links(
         self,
@@ -132,8 +128,6 @@ class _Finder:
             self._graphs([(tensor, "") for tensor in held], [node for node in census.nodes if self._is_held(node)])
         if self._missing:
             self._scripted(census.scripts)
-        if self._missing:
-            self._results(census.futures)
         if self._missing:
             self._programs()
         if not self._links:
@@ -297,17 +291,6 @@ class _Finder:
                         self._note(module, value, f"._c._retrieve_traced_inputs()[{name!r}][{index}]")
         except Exception:  # noqa: BLE001 - an older torch, or a partly constructed module
             return
-
-    def _results(self, futures: Sequence[Any]) -> None:
-        """Note what futures that are done keep (torch/csrc/jit/python/pybind_utils.h, PythonFutureWrapper)."""
-        base: Any = torch_class("torch._C", "Future")
-        for future in futures:
-            try:
-                value = safe_access.slot(future, base, "value")() if safe_access.slot(future, base, "done")() else None
-            except Exception:  # noqa: BLE001 - the error that the future was given
-                continue
-            if id(value) in self._wanted:
-                self._note(future, value, ".value()")
 
     def _programs(self) -> None:
         """Note the constants of TorchScript's programs."""

@@ -225,15 +225,6 @@ def test_the_example_inputs_that_a_traced_module_keeps(app: Any, torch: Any) -> 
     assert leads_to(text, app) is box[0]
 
 
-@pytest.mark.parametrize(("keep", "path"), [(lambda kept: kept, ""), (lambda kept: {"a": [kept]}, "['a'][0]")])
-def test_the_result_of_a_future(app: Any, torch: Any, keep: Any, path: str) -> None:
-    box = [torch.ones(2)]
-    app.FUTURE, app.WAITS, app.FAILED = (torch.futures.Future() for _ in range(3))
-    app.FUTURE.set_result(keep(box[0]))
-    app.FAILED.set_exception(ValueError())
-    assert explain(box, ignore={id(sys._getframe())})[0].holder.text == f"leaky_app.FUTURE.value(){path}"
-
-
 def test_the_scales_of_a_quantized_tensor(app: Any, torch: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
