@@ -166,8 +166,6 @@ class SuspectCheck:
         self._why_no_lines = "" if fails or recorded else _NOT_TRACED  # what is recorded may fail once that is read
         if not recorded and not fails:
             return
-        if fails and self._suspect.knowledge.late is not None:
-            self._name_living()  # now: the re-run may replace what holds them
         self._has_lines = True
         with self._evidence.recording():
             logs: list[OriginLog] = []
@@ -299,7 +297,8 @@ class SuspectCheck:
         """Return the findings on arrays. Their holders are named at once where the verdict depends on them, else later."""
         evidence, why = self._evidence, self._why
         of_arrays, _ = evidence.judge(why)
-        if any(found.bytes >= self._suspect.policy.retained_bytes for found in of_arrays):
+        told = any(found.failed for found in of_arrays) or self._suspect.knowledge.notes_are_read
+        if told or any(found.bytes >= self._suspect.policy.retained_bytes for found in of_arrays):
             self._name_living()
         if self._holder_decides(of_arrays) and not self._runs.settled:
             self._settle()
@@ -314,10 +313,7 @@ class SuspectCheck:
                 if not self._holders.note_reached():
                     self._holders.search()  # it has replaced what was named
         elif of_arrays and self._runs.living():
-            named = any(found.failed for found in of_arrays) or self._suspect.knowledge.notes_are_read
-            if named:
-                self._name_living()
-            self._holders.wait(named=named)
+            self._holders.wait(named=told)
         return of_arrays
 
     def _holder_decides(self, of_arrays: Sequence[Finding]) -> bool:
