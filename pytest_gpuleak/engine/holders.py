@@ -92,13 +92,13 @@ class Holders:
             return self._take_reached(wanted, arrays, found.explanations) and not older
         return False
 
-    def _reach_up(self, wanted: Sequence[Left], older: Sequence[Left] = ()) -> bool:
+    def _reach_up(self, wanted: Sequence[Left], older: Sequence[Left]) -> bool:
         """Name the `wanted` by a search up; tell whether lasting roots lead to all of them, and to the `older` arrays.
 
         Once: what it has not led to, and older arrays that none has led to (what C++ holds), are left to other ways.
         """
         unmet = self._knowledge.unmet
-        if self._in_vain or len(wanted) > MOST_ASKED or any(one.held.handle.storage in unmet for one in older):
+        if self._in_vain or any(one.held.handle.storage in unmet for one in older):
             return False
         self._in_vain = True
         with self._guard(RECOGNISE):
