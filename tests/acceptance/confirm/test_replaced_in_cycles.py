@@ -100,3 +100,18 @@ def test_an_earlier_tests_garbage_is_not_what_a_leak_replaces(
         "--gpu-leak-cycles=fail",
     )
     assert found.verdicts["test_leaks"] == "leaked"
+
+
+def test_what_the_run_for_lines_replaced_is_no_excuse_for_the_next_test(run: Runner) -> None:
+    found = run(
+        f"""{TRAINERS}
+    SLOTS = {{}}
+
+    def test_keeps_a_large_trainer():
+        SLOTS["trainer"] = Trainer((2 << 20,))
+
+    def test_keeps_what_is_large():
+        SLOTS["buffer"] = Buffer(3 << 19)
+    """
+    )
+    assert [test["verdict"] for test in found.report["tests"]] == ["leaked", "leaked"]
