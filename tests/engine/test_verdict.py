@@ -77,8 +77,8 @@ def test_dead_ones_are_matched_to_the_slot_not_to_the_list() -> None:
     assert kinds(evidence(members, {0, 1}, {1, 2, 3})) == {slot: ("retained", 1, False), rows: ("growing", 1, True)}
 
 
-def test_what_went_for_good_is_unconfirmed() -> None:
-    assert kinds(evidence([survivor(0, size=2 * MIB)], {0}, set())) == {"app.LIST": ("unconfirmed", 1, True)}
+def test_what_a_re_run_lets_go_for_good_is_retained() -> None:
+    assert kinds(evidence([survivor(0, size=2 * MIB)], {0}, set())) == {"app.LIST": ("retained", 1, True)}
 
 
 def test_not_run_again() -> None:

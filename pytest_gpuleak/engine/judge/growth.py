@@ -85,19 +85,14 @@ def compare_runs(evidence: Evidence) -> list[Group]:
     grows_there = _growing_places(additions, growing_roots, [survivors[index] for index in first], name)
     grown: dict[Root, list[Survivor]] = {root: [] for root in growing_roots}
     unchanged: list[Survivor] = []
-    released: list[Survivor] = []
     for index in first:
         last, survivor = _named_by_latest(index, survivors, replaced_by)
         root = name(survivor.root)
         # What the runner alone keeps of the first run is not what grows, though both may wait for their holders.
         if root in grown and index not in evidence.kept and grows_there(survivor):
             grown[root].append(survivor)
-        elif last == index and evidence.kept.get(index) == "frames":
-            continue
-        elif last == index and index not in evidence.last:
-            released.append(survivor)  # it died during a re-run without a replacement
-        else:
-            unchanged.append(survivor)
+        elif last != index or evidence.kept.get(index) != "frames":
+            unchanged.append(survivor)  # also what a re-run let go without a replacement
     groups = []
     for root, members in grown.items():
         of_root = [by_root.get(root, []) for by_root in additions]
@@ -107,7 +102,7 @@ def compare_runs(evidence: Evidence) -> list[Group]:
         lines = (survivor for of_run in (*of_root, traced) for survivor in of_run)
         groups.append(Group("growing", tuple(_with_lines(shown, lines)), per_run, tuple(of_root[-1])))
     unchanged = _with_lines(unchanged, traced, by_place_alone=True)
-    return [*groups, *group_by_root("retained", unchanged), *group_by_root("unconfirmed", released)]
+    return [*groups, *group_by_root("retained", unchanged)]
 
 
 def _named_by_latest(index: int, survivors: Sequence[Survivor], replaced_by: Mapping[int, int]) -> tuple[int, Survivor]:

@@ -41,4 +41,4 @@ def test_what_a_settle_hook_makes_is_not_taken_for_what_has_died(run: Runner, py
     findings = found.tests["test_first_run_leaves_more"]["findings"]
     assert [one["holder"] for one in findings if one["holder"] and "MADE" in one["holder"]["text"]] == []
     # All of the 1,000, but for one that the array kept in the re-run is taken to replace.
-    assert [one["count"] for one in findings if one["kind"] == "unconfirmed"] == [999]
+    assert [one["count"] for one in findings if one["kind"] == "retained"] == [999]
