@@ -20,7 +20,7 @@ PAUSES = (0.0, 0.0, 0.0, 0.0, 0.02, 0.06, 0.3, 1.2)
 COUNTS = (1, 1, 1, 3)
 """Tests made of one function."""
 
-CONFTEST = """\
+HOOK = """\
 SETTLE = []
 
 
@@ -30,6 +30,7 @@ def pytest_gpuleak_settle():
 
 
 """
+"""Written where a kind has the hook release something: each test is then settled before it is run again."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Suite:
 
     name: str
     files: Mapping[str, str]
-    conftest: str = CONFTEST
+    conftest: str = ""
     ordered: bool = False
     kinds: tuple[str, ...] = ()
 
@@ -93,4 +94,4 @@ def _made(name: str, kinds: Sequence[Kind], parts: Sequence[str]) -> Suite:
     files |= {f"test_{number}.py": parts[number] for number, kind in enumerate(kinds) if kind.file}
     conftest = "".join(kind.fill_conftest(number) for number, kind in enumerate(kinds))
     ordered = any(kind.ordered for kind in kinds)
-    return Suite(name, files, CONFTEST + conftest, ordered, tuple(kind.name for kind in kinds))
+    return Suite(name, files, HOOK * ("SETTLE" in conftest) + conftest, ordered, tuple(kind.name for kind in kinds))
