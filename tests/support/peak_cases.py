@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -238,3 +239,49 @@ def used_twice(on: Any) -> None:
     # The leaf and its two gradients: the second is added into the first one's memory, though under a mode it is not.
     weight = torch.ones(4 * A_MIB, requires_grad=True, **on)
     (weight * weight).sum().backward()  # here
+
+
+@case(12, 1, 4, "held", "call")
+def a_name_in_a_loop(on: Any) -> None:
+    # The name has the old one until it is given the new one.
+    block = torch.ones(A_MIB, **on)
+    for _ in range(3):
+        block = torch.cat([block, block])  # here
+    assert len(block) == 8 * A_MIB
+
+
+@case(12, 1, 4, "held", "call")
+def an_item_in_a_loop(on: Any) -> None:
+    kept = {"block": torch.ones(A_MIB, **on)}
+    for _ in range(3):
+        kept["block"] = torch.cat([kept["block"], kept["block"]])  # here
+    assert len(kept["block"]) == 8 * A_MIB
+
+
+@case(12, 1, 4, "temporary", "call")
+def copied_into_another(on: Any) -> None:
+    block = torch.ones(8 * A_MIB, **on)
+    block[: 4 * A_MIB] = torch.zeros(4 * A_MIB, **on)  # here
+
+
+if sys.version_info >= (3, 11):  # which tells the lines of an expression
+
+    @case(16, 1, 4, "temporary", "call")
+    def a_statement_over_lines(on: Any) -> None:
+        block = torch.ones(4 * A_MIB, **on)
+        joined = torch.cat(
+            [
+                block,
+                block * 2,  # here
+            ]
+        )
+        assert len(joined) == 8 * A_MIB
+
+
+@case(12, 1, 4, "held", "backward")
+def a_gradient_that_a_name_has(on: Any) -> None:
+    # The leaf, its exponentials, and the gradient.
+    weight = torch.ones(4 * A_MIB, requires_grad=True, **on)
+    powers = weight.exp()
+    (gradient,) = torch.autograd.grad(powers.sum(), weight)  # here
+    assert len(gradient) == 4 * A_MIB

@@ -106,6 +106,7 @@ class PeakRecord:
 
     def _enter_thread(self, context: contextlib.ExitStack | None = None) -> None:
         """Enter the modes in the calling thread, until the context or the thread ends."""
+        self._places.begin()
         self.saved.begin()
         for mode in _modes(self._torch, self):
             mode.__enter__() if context is None else context.enter_context(mode)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from itertools import islice
+from opcode import opmap, opname
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import ref
 
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
 _USER: Final = 1
 _OPTIMIZER: Final = 2
 _COMPILER: Final = 3
+
+_KEEPING: Final = frozenset(code for code, name in enumerate(opname) if name.startswith(("STORE_", "DELETE_")))
+"""Instructions by which a name, an attribute or a container loses the value that it had."""
+_INTO: Final = frozenset(code for code in _KEEPING if opname[code] in ("STORE_SUBSCR", "STORE_SLICE"))
+"""Those that may copy the new value, and drop it."""
 
 
 class Line(NamedTuple):
@@ -77,6 +84,10 @@ class Places:
         """Whether a function given to `torch.compile` was met: under a dispatch mode it runs uncompiled."""
 
     # -- lines and phases
+
+    def begin(self) -> None:
+        """Begin in the calling thread, which is none of C++."""
+        self._threads.begun = True
 
     def place(self, operator: str, node: Any) -> Place:
         """Return where the calling thread is; `node` is the autograd node that runs, None in a forward pass."""
@@ -138,9 +149,10 @@ class Places:
             frame = frame.f_back
         return False
 
-    def still_runs(self, place: Place) -> bool:
+    def still_runs(self, place: Place, *, is_newest: bool) -> bool:
         """Return whether the statement that made a storage still runs in the calling thread, in which the storage ends.
 
+        It `is_newest` if no other was made since: an assignment to an item drops what it copies, or the older value.
         A thread of C++ without a frame of the user's runs a backward pass, in a statement of another thread. What a
         checkpoint recomputes is used until its backward pass if it ends outside the module.
         """
@@ -149,10 +161,10 @@ class Places:
         line, seen, frame = place.line, False, _frame_above(2)
         while frame is not None:
             if line is not None and id(frame) == line.frame:
-                return frame.f_lineno == line.line and frame.f_code.co_filename == line.file
+                return frame.f_code.co_filename == line.file and _evaluates(frame, line.line, is_newest=is_newest)
             seen = seen or self._kinds[frame.f_code.co_filename] == _USER
             frame = frame.f_back
-        return place.phase == "backward" and not seen
+        return place.phase == "backward" and not seen and not hasattr(self._threads, "begun")
 
     # -- modules
 
@@ -209,6 +221,20 @@ def registered(module: Any, kind: str) -> list[tuple[str, Any]]:
     """Return a module's own ``_modules``, ``_parameters`` or ``_buffers`` that are set, without its code."""
     found = (safe_access.instance_dict(module) or {}).get(kind)
     return [(key, part) for key, part in found.items() if part is not None] if type(found) is dict else []
+
+
+def _evaluates(frame: FrameType, line: int, *, is_newest: bool) -> bool:
+    """Return whether the expression that a frame evaluates has a line. What a name loses was not made by it."""
+    code, last = frame.f_code, frame.f_lasti
+    instruction, number = code.co_code[last : last + 2]
+    if instruction in _KEEPING and not (is_newest and instruction in _INTO):
+        names = code.co_varnames[number : number + 1] if instruction == opmap["STORE_FAST"] else ()
+        if not "".join(names).startswith("@"):  # those that pytest gives to the parts of an assertion
+            return False
+    if frame.f_lineno == line or not hasattr(code, "co_positions"):  # which Python 3.10 has not
+        return frame.f_lineno == line
+    first, end, *_ = next(islice(code.co_positions(), last // 2, None))
+    return first is not None and end is not None and first <= line <= end
 
 
 def _frame_above(count: int) -> FrameType | None:

@@ -99,7 +99,7 @@ class Storages:
 
     def _died(self, record: Record) -> None:
         if record.category in ("held", "input"):  # the categories that end as temporary ones
-            record.is_temporary = self._places.still_runs(record.place)
+            record.is_temporary = self._places.still_runs(record.place, is_newest=record.number == self._count)
         self._end(record)
 
     def _end(self, record: Record) -> None:

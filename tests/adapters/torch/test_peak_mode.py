@@ -27,8 +27,11 @@ from tests.support.peak_cases import A_MIB, MIB, Table, Truth, Wide, line_of  # 
 pytestmark = pytest.mark.torch
 
 
-def recorder() -> Any:
-    found = own_frameworks().peak_recorder(lambda file: file in (__file__, peak_cases.__file__))
+FILES: Final = (__file__, peak_cases.__file__)
+
+
+def recorder(files: tuple[str, ...] = FILES) -> Any:
+    found = own_frameworks().peak_recorder(lambda file: file in files)
     assert found is not None
     return found
 
@@ -134,6 +137,13 @@ def test_the_part_and_the_moment(function: Callable[[], object], truth: Truth) -
     ]
     assert wanted in told[:4]
     assert found.lacks == ()
+
+
+def test_a_gradient_is_held_until_a_test_has_returned() -> None:
+    record = recorder((peak_cases.__file__,))
+    with record:
+        peak_cases.a_gradient_that_a_name_has({"device": "cpu"})
+    assert [part.category for part in record.peak("cpu").parts if part.note] == ["held"]
 
 
 def test_a_checkpoint_s_second_forward_pass_makes_activations() -> None:
