@@ -159,8 +159,8 @@ class PeakRecord:
                 if adds_gradients(self._torch, operator, node):
                     self._history.sums.add(str(number))
                 self._history.note(number, self._places.place(operator.__name__, node))
-            elif node is None and self._places.new_node:
-                self._places.note_node()
+            elif self._places.new_node:
+                self._places.place("", node)
         except NotImplementedError:
             self._lack(OPAQUE)
         except Exception as error:  # noqa: BLE001 - the user's run goes on

@@ -26,6 +26,8 @@ _KEEPING: Final = frozenset(code for code, name in enumerate(opname) if name.sta
 """Instructions by which a name, an attribute or a container loses the value that it had."""
 _INTO: Final = frozenset(code for code in _KEEPING if opname[code] in ("STORE_SUBSCR", "STORE_SLICE"))
 """Those that may copy the new value, and drop it."""
+_NOWHERE: Final = (None, "", None)
+"""What is known of an autograd node that has no place."""
 
 
 class Line(NamedTuple):
@@ -68,7 +70,7 @@ class Places:
     """Places of a run, for each of its threads; keeps file names, line numbers and paths, and no frame or module."""
 
     def __init__(self, torch: Any, is_user_file: Callable[[str], bool]) -> None:
-        self._is_user_file = is_user_file
+        self._torch, self._is_user_file = torch, is_user_file
         folder = os.path.dirname(torch.__file__)  # noqa: PTH120 - paths are compared as text, for each operator
         self._optimizers = os.path.join(folder, "optim", "")  # noqa: PTH118
         self._compiler = os.path.join(folder, "_dynamo", "eval_frame.py")  # noqa: PTH118
@@ -76,7 +78,8 @@ class Places:
         self._met: set[tuple[str, int]] = set()
         self._threads = threading.local()
         self._last: Line | None = None
-        self._forward: dict[int, tuple[Line | None, str]] = {}
+        self._forward: dict[int, tuple[Line | None, str, object]] = {}
+        """The line and module of nodes by their number, and the thread that made them."""
         self._paths: dict[int, tuple[Any, str]] = {}
         self._sequence_number: Any = torch._C._autograd._get_sequence_nr
         self.stage: PeakPhase = "call"
@@ -86,8 +89,9 @@ class Places:
     # -- lines and phases
 
     def begin(self) -> None:
-        """Begin in the calling thread, which is none of C++."""
+        """Begin in the calling thread, which is none of C++: nodes that it has made so far have no place."""
         self._threads.begun = True
+        self._threads.noted = self._sequence_number()
 
     def place(self, operator: str, node: Any) -> Place:
         """Return where the calling thread is; `node` is the autograd node that runs, None in a forward pass."""
@@ -96,28 +100,31 @@ class Places:
         module = self._path(stack[-1]) if stack else ""
         if node is None:
             phase: PeakPhase = "optimizer" if in_optimizer else "forward" if stack else self.stage
-            if self.new_node:
-                self._note_node(line, module)
-            return Place(line, phase, module, operator)
-        forward, owner = self._forward.get(node._sequence_nr(), (None, ""))
-        if stack:  # a module that runs within a backward pass
-            return Place(line, "backward", module, operator, recomputed=True)
-        return Place(line, "backward", owner, node.name(), forward)
+            found = Place(line, phase, module, operator)
+        elif stack:  # a module that runs within a backward pass
+            found = Place(line, "backward", module, operator, recomputed=True)
+        else:
+            forward, module, _ = self._forward.get(node._sequence_nr(), _NOWHERE)
+            found = Place(line, "backward", module, node.name(), forward)
+        if self.new_node:
+            self._note_node(line, module)
+        return found
 
     @property
     def new_node(self) -> bool:
         """Whether the calling thread has made an autograd node that has no place yet."""
-        return bool(self._sequence_number() > getattr(self._threads, "noted", 0))
-
-    def note_node(self) -> None:
-        """Note the place of the last node, whose operator has made no storage: its backward pass may."""
-        stack = self._stack()
-        self._note_node(self._line()[0], self._path(stack[-1]) if stack else "")
+        number = self._sequence_number()
+        if not hasattr(self._threads, "noted"):  # one of C++, which makes nodes for a second backward pass
+            self._threads.noted = number - self._torch.is_grad_enabled()
+        return bool(number > self._threads.noted)
 
     def _note_node(self, line: Line | None, module: str) -> None:
-        # A node takes its number just before its operator is called (torch/csrc/autograd/function.h).
+        # A node takes its number just before its operator is called (torch/csrc/autograd/function.h). Each thread counts
+        # for itself, so nodes of two threads may have one number: neither's place is told then.
         self._threads.noted = number = self._sequence_number()
-        self._forward[number - 1] = (line, module)
+        thread = self._stack()
+        *_, other = self._forward.get(number - 1, (None, "", thread))
+        self._forward[number - 1] = (line, module, thread) if other is thread else _NOWHERE
 
     def _line(self) -> tuple[Line | None, bool]:
         """Return the innermost user's line, and whether an optimizer called torch. A thread of C++ has the last line."""

@@ -146,6 +146,38 @@ def test_a_gradient_is_held_until_a_test_has_returned() -> None:
     assert [part.category for part in record.peak("cpu").parts if part.note] == ["held"]
 
 
+def test_a_node_with_the_number_of_another_thread_s_has_no_place() -> None:
+    losses: list[Any] = []
+
+    def first() -> None:
+        losses.append(torch.ones(A_MIB, requires_grad=True).exp().sum())
+
+    def second() -> None:
+        losses.append(torch.ones(A_MIB, requires_grad=True).exp().sum())
+
+    def step() -> None:
+        for work in (first, second):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        losses[0].backward()
+
+    found = peak_of(step)
+    assert found.moment is not None
+    assert (found.moment.phase, found.moment.forward) == ("backward", "")
+
+
+def test_a_node_of_a_backward_pass_has_its_line() -> None:
+    def step() -> None:
+        weight = torch.ones(A_MIB, requires_grad=True)
+        (slope,) = torch.autograd.grad((weight**3).sum(), weight, create_graph=True)
+        (slope,) = torch.autograd.grad(slope.sum(), weight)
+
+    found = peak_of(step)
+    assert found.moment is not None
+    assert found.moment.forward == f"test_peak_mode.py:{step.__code__.co_firstlineno + 2}"
+
+
 def test_a_checkpoint_s_second_forward_pass_makes_activations() -> None:
     from torch.utils.checkpoint import checkpoint
 
