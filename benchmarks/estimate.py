@@ -54,7 +54,7 @@ def measure(path: str) -> int:
         try:
             start("cuda")  # what libraries make once
             _make_ready()
-            allocated, reserved, _ = _count(start)
+            allocated, reserved, requested = _count(start)
             _make_ready()
             told = _record(start)
         except RuntimeError as error:
@@ -62,9 +62,9 @@ def measure(path: str) -> int:
             continue
         found["models"][name] = allocated, reserved
         found["rows"][name] = told
-        wrong = max(abs(told["blocks"] - told["allocated"]), told["unexplained"]) * 100 > allocated
+        wrong = max(abs(told["blocks"] - allocated), told["unexplained"]) * 100 > allocated
         off += wrong
-        gaps = (told["blocks"] - told["allocated"], told["rows"] - told["requested"], told["allocated"] - allocated)
+        gaps = (told["blocks"] - allocated, told["rows"] - requested, told["allocated"] - allocated)
         said = "replayed {:+d} B, rows {:+d} B, by the record {:+d} B".format(*gaps)
         print(f"{name:40} {allocated / MIB:9.2f} MiB, {said}{' OFF' * wrong}", flush=True)
         pathlib.Path(path).write_text(json.dumps(found, indent=1) + "\n")

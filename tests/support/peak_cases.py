@@ -234,7 +234,7 @@ def evaluated_with_a_graph(on: Any) -> None:
     assert Evaluated().eval()(torch.ones(1024, 512, **on)).requires_grad
 
 
-@case(12, 2, 4, "temporary", "backward")
+@case(12, 1, 4, "gradient", "backward")
 def used_twice(on: Any) -> None:
     # The leaf and its two gradients: the second is added into the first one's memory, though under a mode it is not.
     weight = torch.ones(4 * A_MIB, requires_grad=True, **on)
@@ -285,3 +285,14 @@ def a_gradient_that_a_name_has(on: Any) -> None:
     powers = weight.exp()
     (gradient,) = torch.autograd.grad(powers.sum(), weight)  # here
     assert len(gradient) == 4 * A_MIB
+
+
+@case(8, 1, 4, "gradient", "backward")
+def the_highest_of_each_row(on: Any) -> None:
+    # The leaf and zeros into which gradients are put: in their memory, though under a mode they are not.
+    torch.ones(1024, 1024, requires_grad=True, **on).max(1).values.sum().backward()  # here
+
+
+@case(8, 1, 4, "gradient", "backward")
+def rows_by_number(on: Any) -> None:
+    torch.ones(1024, 1024, requires_grad=True, **on)[torch.arange(4, **on)].sum().backward()  # here

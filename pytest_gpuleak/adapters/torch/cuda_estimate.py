@@ -17,7 +17,7 @@ from pytest_gpuleak.adapters.arrays import walk_arrays
 from pytest_gpuleak.adapters.probe_protocol import TakenBlocks
 from pytest_gpuleak.adapters.torch import cuda_rules
 from pytest_gpuleak.adapters.torch.compiler import leave_uncompiled, mode_class
-from pytest_gpuleak.adapters.torch.live_storages import LiveStorages, adds_gradients, is_given_storage
+from pytest_gpuleak.adapters.torch.live_storages import LiveStorages, is_given_storage, may_reuse
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch
 from pytest_gpuleak.adapters.torch.unestimated import what_is_not_estimated
 from pytest_gpuleak.heap.threads import started_threads
@@ -64,8 +64,8 @@ class BlockRecorder:
         self._unknown_names: dict[str, None] = {}
         self._lacks: dict[str, None] = {}
         self._autocast = False
-        self._summed: tuple[int, int | None] = -1, None
-        """How long the log is after the last sum of gradients, and the first one's number."""
+        self._reusing: tuple[int, int | None, int] = -1, None, 0
+        """How long the log is after the last operator that may have an argument's memory, that one's number, and before it."""
         self._call = _Call()
         self._attentions: list[tuple[int, int, int]] = []  # the first and last number of nodes, the number of scores
         self._half_softmaxes: set[int] = set()  # numbers of nodes
@@ -162,14 +162,15 @@ class BlockRecorder:
         self._note_caller(frame)
         results = [made] if type(made) is self._torch.Tensor else list(walk_arrays(made, self._torch._C.TensorBase))
         parts = [part for result in results for part in self._parts(result)]
+        before = len(self._log)
         held = [
             self._hold(storage, known, operator) for _, storage, known in self._live.made_by(operator, parts, given)
         ]
         fresh = [number for number in held if number is not None]
         self._call.made += fresh
-        if fresh and adds_gradients(self._torch, operator, self._node()):
-            self._summed = len(self._log), self._live.find(given[0][0])
         self._apply_rules(name, given[0], results, fresh)
+        if fresh and may_reuse(self._torch, operator, self._node()):
+            self._reusing = len(self._log), self._live.find(given[0][0]), before
 
     def _note_autocast(self) -> None:
         if self._autocasts("cpu"):
@@ -228,7 +229,7 @@ class BlockRecorder:
 
     def _ended(self, number: int) -> None:
         at = len(self._log)
-        self._log.insert(at - (self._summed == (at, number)), number * 4 + _END)
+        self._log.insert(self._reusing[2] if self._reusing[:2] == (at, number) else at, number * 4 + _END)
 
     # -- what CUDA does otherwise
 

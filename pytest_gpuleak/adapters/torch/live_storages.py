@@ -27,6 +27,9 @@ RESIZING: Final = frozenset(("resize_", "resize_as_", "set_", "_resize_output_")
 FRESH: Final = "lift_fresh"
 """The operator that is given Python's values as a tensor, which no operator has made."""
 
+_FILLING: Final = frozenset(("scatter", "scatter_add", "index_put", "index_add", "index_fill", "put"))
+"""Operators that put values into another's place, of which a backward pass makes zeros."""
+
 _STORAGES: Final = os.path.join("torch", "storage.py")  # noqa: PTH118 - compared with names of code
 """Copies storages as tensors that it drops, of old and new ones alike."""
 
@@ -164,13 +167,16 @@ def is_given_storage(operator: Any) -> bool:
     return frame is None or not frame.f_code.co_filename.endswith(_STORAGES)
 
 
-def adds_gradients(torch: Any, operator: Any, node: Any) -> bool:
-    """Return whether an operator may be a backward pass's sum of two gradients of one tensor.
+def may_reuse(torch: Any, operator: Any, node: Any) -> bool:
+    """Return whether an operator may be one of a backward pass that has its first argument's memory where no mode is.
 
-    Without a mode such a sum is made in the first one's memory if nobody else has it, else in memory of its own
-    (torch/csrc/autograd/input_buffer.cpp): under a mode the first ends right after the sum.
+    A sum of two gradients of one tensor is made in the first one's memory if nobody else has it
+    (torch/csrc/autograd/input_buffer.cpp), and values are put into zeros that were made for them (`areAnyTensorSubclassLike`,
+    ATen/TensorSubclassLikeUtils.h). Under a mode both take memory of their own, and the first argument ends right after.
     """
-    return node is not None and operator is torch.ops.aten.add.Tensor and not torch.is_grad_enabled()
+    if node is None:
+        return False
+    return operator._opname in _FILLING or (operator is torch.ops.aten.add.Tensor and not torch.is_grad_enabled())
 
 
 def _resizes(operator: Any) -> bool:

@@ -53,8 +53,8 @@ class PeakHistory(AllocatorRecord):
         self._places: dict[int, Place] = {}
         self._known: dict[Place, Place] = {}
         self._before: Sequence[Mapping[str, Any]] = ()
-        self.sums: set[str] = set()
-        """The marks of operators that may be sums of gradients."""
+        self.reusing: set[str] = set()
+        """The marks of operators that may have their first argument's memory where no mode is."""
 
     def begin_marked(self) -> None:
         """Begin, without stacks: each operator's mark tells its place."""
@@ -117,7 +117,7 @@ class PeakHistory(AllocatorRecord):
         if len(trace) >= MOST_EVENTS:
             self.why_not = TOO_LONG
             return None
-        replayed = replay(self._before, self.snapshot, int(number), self.sums)
+        replayed = replay(self._before, self.snapshot, int(number), self.reusing)
         if replayed.entry < 0:
             return None
         storages = _storages_of(trace, [record for record in records if record.device == device])

@@ -19,7 +19,7 @@ from pytest_gpuleak.adapters.torch.compiler import (
     nothing_compiled,
     outside_traces,
 )
-from pytest_gpuleak.adapters.torch.live_storages import adds_gradients
+from pytest_gpuleak.adapters.torch.live_storages import may_reuse
 from pytest_gpuleak.adapters.torch.lookup import accelerator_names, loaded_torch
 from pytest_gpuleak.adapters.torch.peak_facts import NO_SEQUENCE, Roles, SavedTensors
 from pytest_gpuleak.adapters.torch.peak_history import PeakHistory
@@ -156,8 +156,8 @@ class PeakRecord:
                 with self._no_overrides():
                     self._note_results(list(walk_arrays(made, self._base)), operator, given, node, number)
             if number:
-                if adds_gradients(self._torch, operator, node):
-                    self._history.sums.add(str(number))
+                if may_reuse(self._torch, operator, node):
+                    self._history.reusing.add(str(number))
                 self._history.note(number, self._places.place(operator.__name__, node))
             elif self._places.new_node:
                 self._places.place("", node)
@@ -301,6 +301,8 @@ def _moment_of(place: Place) -> PeakMoment:
 
 
 def _category_of(record: Record) -> PeakCategory:
+    if record.into is not None:
+        return _category_of(record.into)
     if record.is_temporary and record.category in ("held", "input"):
         return "temporary"
     if record.category == "held" and record.place.recomputed:

@@ -52,11 +52,11 @@ class Replayed(NamedTuple):
 
 
 def replay(
-    before: Sequence[Entry], snapshot: Mapping[str, Any], device: int, sums: Collection[str] = frozenset()
+    before: Sequence[Entry], snapshot: Mapping[str, Any], device: int, reusing: Collection[str] = frozenset()
 ) -> Replayed:
     """Replay a snapshot's trace of a device, from the segments that were there `before`.
 
-    `sums` are the marks of operators that, without a mode, would be done in the block which is released right after them.
+    `reusing` are the marks of operators that, without a mode, would be done in the block which is released right after them.
     """
     trace = snapshot["device_traces"][device]
     try:
@@ -68,10 +68,10 @@ def replay(
     if not exact:
         sizes = {index: _rounded(int(entry["size"])) for index, entry in enumerate(trace)}
     apart = _workspaces_of(trace)
-    run = _Run(trace, sizes, apart, sums)
+    run = _Run(trace, sizes, apart, reusing)
     run.follow(len(trace))
     peak, last = run.peak, run.last
-    run = _Run(trace, sizes, apart, sums)
+    run = _Run(trace, sizes, apart, reusing)
     run.follow(last + 1)
     held = [Held(address, int(trace[index]["size"]), sizes[index], index) for address, index in run.held.items()]
     return Replayed(peak, last, held, run.gone, sum(sizes[index] for index in apart), exact)
@@ -81,9 +81,9 @@ class _Run:
     """Follows a trace: what is in use above what was there before, and its peak. `sizes` are by the entry's index."""
 
     def __init__(
-        self, trace: Sequence[Entry], sizes: Mapping[int, int], apart: Collection[int], sums: Collection[str]
+        self, trace: Sequence[Entry], sizes: Mapping[int, int], apart: Collection[int], reusing: Collection[str]
     ) -> None:
-        self._trace, self._sizes, self._apart, self._sums = trace, sizes, apart, sums
+        self._trace, self._sizes, self._apart, self._reusing = trace, sizes, apart, reusing
         self.now = self.peak = self.gone = 0
         self.last = -1
         self.held: dict[int, int] = {}
@@ -93,8 +93,8 @@ class _Run:
         released = -1
         for index, entry in enumerate(self._trace[:count]):
             action, mark = entry["action"], mark_of(entry)
-            if action == "alloc" and mark in self._sums and self._release_reused(index):
-                released = index + 1
+            if action == "alloc" and mark in self._reusing:
+                released = self._release_reused(index, mark) or released
             if action == "alloc" and index not in self._apart and mark != PAUSED:
                 self.held[entry["addr"]] = index
                 self.now += self._sizes[index]
@@ -108,14 +108,15 @@ class _Run:
                     self.now -= self._sizes[index]
                     self.gone += self._sizes[index]
 
-    def _release_reused(self, index: int) -> bool:
-        """Release the block that the entry after this one releases, if it is as large."""
-        entry, after = self._trace[index : index + 2] if index + 1 < len(self._trace) else (self._trace[index], {})
-        made = self.held.get(after.get("addr", -1)) if after.get("action") == "free_requested" else None
-        if made is None or after["size"] != entry["size"]:
-            return False
+    def _release_reused(self, index: int, mark: str) -> int:
+        """Release the block that is released right after the operator, if it is as large; return the entry that does so, or 0."""
+        end = next((at for at in range(index + 1, len(self._trace)) if mark_of(self._trace[at]) != mark), 0)
+        after = self._trace[end]
+        made = self.held.get(after["addr"]) if end and after["action"] == "free_requested" else None
+        if made is None or after["size"] != self._trace[index]["size"]:
+            return 0
         self.now -= self._sizes[self.held.pop(after["addr"])]
-        return True
+        return end
 
 
 def _workspaces_of(trace: Sequence[Entry]) -> set[int]:

@@ -26,13 +26,14 @@ class Record:
     """
 
     __slots__ = (
-        "address", "bytes", "category", "device", "dtype", "ended", "is_temporary", "number", "operator", "owner", "place", "shape"
+        "address", "bytes", "category", "device", "dtype", "ended", "into", "is_temporary", "number", "operator", "owner", "place", "shape"
     )  # fmt: skip
 
     def __init__(self, number: int, device: str, size: int, place: Place) -> None:
         self.number, self.device, self.bytes, self.place = number, device, size, place
         self.category: PeakCategory = "held"
         self.is_temporary = False
+        self.into: Record | None = None  # what is in its memory afterwards where no mode is
         self.ended = 0  # the number of the storage made last when it died
         self.owner = ""
         self.dtype: Any = None

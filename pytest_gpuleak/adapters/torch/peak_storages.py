@@ -10,7 +10,7 @@ import functools
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.torch.live_storages import FRESH, LiveStorages, adds_gradients
+from pytest_gpuleak.adapters.torch.live_storages import FRESH, LiveStorages, may_reuse
 from pytest_gpuleak.adapters.torch.peak_steps import Record, StepLog
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class Storages:
         self.find, self.parts, self.makes = self._live.find, self._live.parts, self._live.makes
         self.resizes = self._live.resizes
         self._torch, self._bytes = torch, torch.uint8
-        self._summed: tuple[Record, Record | None] | None = None
-        """The last sum of gradients, and the first one."""
+        self._reusing: tuple[Record, Record | None] | None = None
+        """What was made last that may have the memory of an argument where no mode is, and that argument."""
         self._places = places
         self._name_of = functools.cache(str)
         self.paused = False
@@ -64,8 +64,8 @@ class Storages:
             if operator._opname == FRESH and not storage.resizable():
                 continue  # NumPy's memory
             record = self._hold(storage, before, self._places.place(operator.__name__, node), number)
-            if adds_gradients(self._torch, operator, node):
-                self._summed = record, self._live.find(given[0][0])
+            if may_reuse(self._torch, operator, node):
+                self._reusing = record, self._live.find(given[0][0])
             record.dtype = tensor.dtype
             if record.bytes and not tensor.is_nested:
                 record.shape = tuple(map(int, tensor.shape))
@@ -104,8 +104,10 @@ class Storages:
 
     def _end(self, record: Record) -> None:
         gauge = self.gauges[record.device]
-        is_reused = gauge.rising is not None and self._summed == (gauge.rising, record)
-        if not is_reused:
+        is_reused = gauge.rising is not None and self._reusing == (gauge.rising, record)
+        if is_reused:
+            record.into = gauge.rising
+        else:
             gauge.rise()
         gauge.now -= record.bytes
         record.ended = self._count - is_reused

@@ -250,6 +250,14 @@ def test_gradients_are_added_up_as_without_a_mode() -> None:
     assert peak(lambda: (values * values).sum().backward()) == pytest.approx(8, abs=0.1)  # in the first one's memory
 
 
+@pytest.mark.parametrize(
+    "pick", [lambda x: x.max(1).values, lambda x: x[torch.arange(8)], lambda x: x.index_select(0, torch.arange(8))]
+)
+def test_gradients_are_put_into_zeros_as_without_a_mode(pick: Callable[[Any], Any]) -> None:
+    values = torch.ones(1024, 1024, requires_grad=True)
+    assert peak(lambda: pick(values).sum().backward()) == pytest.approx(4, abs=0.1)
+
+
 def test_resized_and_given_results() -> None:
     def resize() -> None:
         made = torch.empty(10)
