@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuleak.adapters.arrays import walk_arrays
 from pytest_gpuleak.adapters.probe_protocol import TakenBlocks
@@ -35,7 +35,22 @@ THREADS: Final = "a thread was started"
 OPAQUE: Final = "a tensor class of its own, or one without storage, was used"
 COPIED: Final = "a tensor was copied to the device that it was on, of which one may be the host's"
 GIVEN: Final = "a tensor was given a storage that was loaded or made by itself, which may be the host's, or older"
+OTHER_PRECISION: Final = "under autocast CUDA computes {} in another precision"
+UNFUSED: Final = "an attention has run for which CUDA has no fused kernel"
 HIGHER_ORDER: Final = "an operator of higher order has run"
+
+
+_OTHER_UNDER_A_MODE: Final = ("ProdBackward", "CumprodBackward", "MaxBackward1", "MinBackward1")
+"""Autograd nodes that look at values, and do all that any need where a mode is (torch/csrc/autograd/FunctionsManual.cpp)."""
+
+
+class _Attention(NamedTuple):
+    """An attention's nodes, from the first to before the end, the number of its scores, and a bound of what its backward pass takes inside."""
+
+    first: int
+    end: int
+    scores: int
+    most_inside: int
 
 
 class BlockRecorder:
@@ -44,8 +59,11 @@ class BlockRecorder:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._no_overrides: Any = torch._C.DisableTorchFunctionSubclass
-        self._autocasts: Any = torch.is_autocast_enabled
+        self._enter_autocast: Any = torch.autocast_increment_nesting
+        self._leave_autocast: Any = torch.autocast_decrement_nesting
         self._node: Any = torch._C._current_autograd_node
+        self._node_number: Any = torch._C._autograd._get_sequence_nr
+        self._last_node = self._node_number()
         self._plain = (torch.Tensor, torch.nn.Parameter)
         self._layouts = (torch.strided, torch.sparse_coo, torch.sparse_csr, torch.sparse_bsr)
         folder = os.path.join(os.path.dirname(torch.__file__), "")  # noqa: PTH118, PTH120 - compared with names of code
@@ -63,17 +81,21 @@ class BlockRecorder:
         self._unknown: set[int] = set()
         self._unknown_names: dict[str, None] = {}
         self._lacks: dict[str, None] = {}
-        self._autocast = False
+        self._autocast = self._autocasting = False
         self._reusing: tuple[int, int | None, int] = -1, None, 0
         """How long the log is after the last operator that may have an argument's memory, that one's number, and before it."""
         self._call = _Call()
-        self._attentions: list[tuple[int, int, int]] = []  # the first and last number of nodes, the number of scores
+        self._attentions: list[_Attention] = []
         self._half_softmaxes: set[int] = set()  # numbers of nodes
-        self._rules: dict[str, Callable[[Any, Any, list[int]], None]] = {
+        self._norms: list[range] = []  # numbers of nodes
+        self._rules: dict[str, Callable[[list[Any], Any, list[int]], None]] = {
             "empty_like.default": self._note_like,
             "bernoulli_.float": self._note_noise,
             "mul_.Tensor": self._note_multiplied,
             "_safe_softmax.default": self._note_attention,
+            "_scaled_dot_product_flash_attention_for_cpu.default": self._note_cpu_attention,
+            "mul.Scalar": self._note_factor,
+            "log_sigmoid_forward.default": self._note_log_sigmoid,
             "_to_copy.default": self._note_copy,
             "_softmax.default": self._note_softmax,
             "_log_softmax.default": self._note_softmax,
@@ -169,24 +191,38 @@ class BlockRecorder:
         fresh = [number for number in held if number is not None]
         self._call.made += fresh
         self._apply_rules(name, given[0], results, fresh)
+        self._last_node = self._node_number()
         if fresh and may_reuse(self._torch, operator, self._node()):
             self._reusing = len(self._log), self._live.find(given[0][0]), before
 
     def _note_autocast(self) -> None:
-        if self._autocasts("cpu"):
-            self._autocast = True
+        # Within an operator autocast is off: how deep its contexts are nested tells.
+        self._autocasting = self._enter_autocast() > 1
+        self._leave_autocast()
+        self._autocast = self._autocast or self._autocasting
 
     def _note_caller(self, frame: FrameType | None) -> None:
         """Keep apart what one call from Python to torch does, which may be several operators."""
         site = (0, 0) if frame is None else (id(frame), frame.f_lasti)
         if site == self._call.site:
             return
-        self._call = _Call(site, self._torch._C._autograd._get_sequence_nr())
+        self._end_call()
+        self._call = _Call(site, self._last_node)
         if frame is not None:
             code = frame.f_code
             if code.co_filename == self._recurrent and code.co_name == "forward":
                 self._lack(RECURRENT)
-            self._call.is_alpha = code.co_filename == self._functional and "alpha" in code.co_name
+            if code.co_filename == self._functional:
+                self._call.is_alpha = "alpha" in code.co_name
+                self._call.is_norm = code.co_name == "rms_norm"
+
+    def _end_call(self) -> None:
+        """Count a norm by root mean square as the fused kernel of CUDA, which makes its result alone."""
+        call = self._call
+        if call.is_norm:
+            for number in call.made[:-1]:
+                self._sizes[number] = 0
+            self._norms.append(range(call.first_node, self._node_number()))
 
     def _parts(self, tensor: Any) -> tuple[Any, ...]:
         """Return the tensors that have a tensor's memory; none for a class that only stands for others."""
@@ -237,65 +273,112 @@ class BlockRecorder:
         given = list(walk_arrays(list(args), self._torch._C.TensorBase))
         if not (results and given):
             return
+        if self._autocasting:
+            self._note_cast(name, given[0], results[0])
         rule = self._rules.get(name)
         if rule is not None:
-            rule(given[0], results[0], fresh)
+            rule(given, results[0], fresh)
         if self._call.scores:
             self._note_within_attention(name, results, fresh)
-        elif self._attentions and self._is_backward_of_attention(results[0]):
-            for number in fresh:
-                self._sizes[number] = 0
-        elif inside := cuda_rules.taken_inside(name, args):
+        elif self._attentions and (attention := self._attention_of_node()):
+            self._note_attention_gradient(attention, results[0], fresh)
+        elif whose := self._unknown_node():
+            inside = cuda_rules.taken_inside(name, args, results[0])
+            self._doubt(whose, *fresh, self._take_and_give_back(inside))
+        elif inside := cuda_rules.taken_inside(name, args, results[0]):
             self._take_and_give_back(inside)
-        elif cuda_rules.is_unknown(name):
-            self._unknown.add(self._take_and_give_back(cuda_rules.most_inside(given, results)))
-            self._unknown_names[name.partition(".")[0]] = None
+        elif most := cuda_rules.most_inside(name, args, [*given, *results]):
+            self._doubt(name.partition(".")[0], self._take_and_give_back(most))
+
+    def _doubt(self, name: str, *numbers: int) -> None:
+        """Note blocks that CUDA may not take, within an operator of this name."""
+        self._unknown.update(numbers)
+        self._unknown_names[name] = None
+
+    def _unknown_node(self) -> str:
+        """Return the function whose backward pass runs, if that of CUDA has other steps, or those of a run without a mode."""
+        node = self._node()
+        if node is None:
+            return ""
+        if self._norms and any(node._sequence_nr() in numbers for numbers in self._norms):
+            return "rms_norm"
+        name = str(node.name())
+        return name if name.startswith(_OTHER_UNDER_A_MODE) else ""
+
+    def _note_cast(self, name: str, given: Any, made: Any) -> None:
+        is_half = given.dtype in (self._torch.float16, self._torch.bfloat16)
+        if made.dim() and cuda_rules.is_cast_otherwise(name, is_half=is_half, is_widened=bool(self._call.widened)):
+            self._lack(OTHER_PRECISION.format(name.partition(".")[0].strip("_")))
+        elif is_half and self._call.is_norm:
+            self._lack(OTHER_PRECISION.format("rms_norm"))
 
     def _take_and_give_back(self, size: int) -> int:
         number = self._begin(size)
         self._log.append(number * 4 + _END)
         return number
 
-    def _note_like(self, _given: Any, _made: Any, fresh: list[int]) -> None:
+    def _note_like(self, _given: list[Any], _made: Any, fresh: list[int]) -> None:
         if fresh:
             self._call.noise = fresh[-1]
 
-    def _note_noise(self, tensor: Any, _made: Any, _fresh: list[int]) -> None:
+    def _note_noise(self, given: list[Any], _made: Any, _fresh: list[int]) -> None:
         """Count dropout's noise as CUDA's fused kernel does: a byte for each value (cuda/Dropout.cu)."""
+        tensor = given[0]
         number = None if self._call.scores else self._live.find(tensor)
         if number is not None and number == self._call.noise and tensor.is_floating_point() and not self._call.is_alpha:
             self._call.noise_bytes = self._sizes[number]
             self._sizes[number] = int(tensor.numel())
 
-    def _note_multiplied(self, _given: Any, _made: Any, _fresh: list[int]) -> None:
+    def _note_multiplied(self, _given: list[Any], _made: Any, _fresh: list[int]) -> None:
         """Count the noise of a dropout in place in full, which is not fused."""
         if self._call.noise is not None and self._call.noise_bytes:
             self._sizes[self._call.noise] = self._call.noise_bytes
 
-    def _note_attention(self, _given: Any, weights: Any, _fresh: list[int]) -> None:
+    def _note_log_sigmoid(self, _given: list[Any], _made: Any, fresh: list[int]) -> None:
+        """Count no buffer, which the CPU's kernel alone makes (cuda/ActivationLogSigmoidKernel.cu)."""
+        if len(fresh) > 1:
+            self._sizes[fresh[-1]] = 0
+
+    def _note_factor(self, given: list[Any], _made: Any, _fresh: list[int]) -> None:
+        """Keep the query and the turned key, to which an attention of single operators applies its scale first."""
+        self._call.factors = [*self._call.factors, given[0]][:2] if given[0].dim() > 2 else []
+
+    def _is_fused(self, query: Any, key: Any, *, is_turned: bool = False) -> bool:
+        native = self._torch._C
+        is_on = native._get_mem_efficient_sdp_enabled() or native._get_flash_sdp_enabled()
+        return is_on and cuda_rules.is_fused(query, key, is_turned=is_turned)
+
+    def _note_cpu_attention(self, given: list[Any], _made: Any, _fresh: list[int]) -> None:
+        if not self._is_fused(*given[:2]):
+            self._lack(UNFUSED)
+
+    def _note_attention(self, _given: list[Any], weights: Any, _fresh: list[int]) -> None:
         """Count an attention that is made of single operators here as the fused one of CUDA, which has no scores."""
-        if weights.dtype is not self._torch.float64:  # for which CUDA has no fused one
+        factors, self._call.factors = self._call.factors, []
+        if len(factors) == 2 and self._is_fused(*factors, is_turned=True):
             self._call.scores = int(weights.numel())
+            self._call.rows, self._call.keys = map(int, weights.shape[-2:])
             for number in self._call.made:
                 self._sizes[number] = 0
 
-    def _note_softmax(self, given: Any, _made: Any, _fresh: list[int]) -> None:
+    def _note_softmax(self, given: list[Any], _made: Any, _fresh: list[int]) -> None:
         """Count no copy in single precision that autocast makes first: CUDA's kernel reads half precision (SoftMax.cpp)."""
-        number = self._live.find(given)
+        number = self._live.find(given[0])
         if number is not None and number in self._call.widened:
             self._sizes[number] = 0
-            self._half_softmaxes.add(self._torch._C._autograd._get_sequence_nr() - 1)
+            self._half_softmaxes.add(self._node_number() - 1)
 
-    def _note_softmax_gradient(self, _given: Any, made: Any, fresh: list[int]) -> None:
+    def _note_softmax_gradient(self, _given: list[Any], made: Any, fresh: list[int]) -> None:
         """Count that kernel's gradient in half precision."""
         node = self._node()
         if fresh and node is not None and node._sequence_nr() in self._half_softmaxes:
             self._sizes[fresh[-1]] = 2 * int(made.numel())
 
-    def _note_copy(self, source: Any, copy: Any, fresh: list[int]) -> None:
+    def _note_copy(self, given: list[Any], copy: Any, fresh: list[int]) -> None:
         """Note a copy of the same type on the same device: on CUDA one of the two is likely to be the host's."""
         if not fresh:
             return
+        source = given[0]
         if source.dtype in (self._torch.float16, self._torch.bfloat16) and copy.dtype is self._torch.float32:
             self._call.widened.append(fresh[-1])
         elif source.dtype is copy.dtype and (number := self._live.find(source)) is not None:
@@ -306,21 +389,32 @@ class BlockRecorder:
             self._sizes[number] = 0
         if name == "bmm.default" and fresh:
             self._sizes[fresh[-1]] = sum(cuda_rules.attention_bytes(results[0]))
-            last = self._torch._C._autograd._get_sequence_nr()
-            self._attentions.append((self._call.first_node, last, self._call.scores))
+            call, last = self._call, self._node_number()
+            batch, width = call.scores // (call.rows * call.keys), int(results[0].shape[-1])
+            most = cuda_rules.most_in_attention_gradient(batch, call.rows, call.keys, width)
+            self._attentions.append(_Attention(call.first_node, last, call.scores, most))
 
-    def _is_backward_of_attention(self, made: Any) -> bool:
-        """Return whether a backward pass makes gradients of scores, which a fused attention has not."""
+    def _attention_of_node(self) -> _Attention | None:
+        """Return the attention whose backward pass runs."""
         node = self._node()
         if node is None:
-            return False
-        number, size = node._sequence_nr(), int(made.numel())
-        return any(first <= number <= last and size == scores for first, last, scores in self._attentions)
+            return None
+        number = node._sequence_nr()
+        return next((one for one in self._attentions if one.first <= number < one.end), None)
+
+    def _note_attention_gradient(self, attention: _Attention, made: Any, fresh: list[int]) -> None:
+        """Count no gradients of scores, which a fused attention has not; the others may be of other types, or less."""
+        if made.numel() == attention.scores:
+            for number in fresh:
+                self._sizes[number] = 0
+            fresh = [self._take_and_give_back(attention.most_inside)]
+        self._doubt("scaled_dot_product_attention", *fresh)
 
     # -- the result
 
     def taken(self) -> TakenBlocks:
         """Return what was taken, after the end."""
+        self._end_call()
         doubts = [f"what {name} takes inside is not known" for name in self._unknown_names]
         doubts += [COPIED] * bool(self._copied) + [GIVEN] * bool(self._given)
         return TakenBlocks(
@@ -341,16 +435,19 @@ class BlockRecorder:
 class _Call:
     """One call from Python to torch, at a `site`, and what it has made so far."""
 
-    __slots__ = ("first_node", "is_alpha", "made", "noise", "noise_bytes", "scores", "site", "widened")
+    __slots__ = (
+        "factors", "first_node", "is_alpha", "is_norm", "keys", "made", "noise", "noise_bytes", "rows", "scores", "site", "widened"
+    )  # fmt: skip
 
     def __init__(self, site: tuple[int, int] = (0, -1), first_node: int = 0) -> None:
         self.site, self.first_node = site, first_node
-        self.is_alpha = False
+        self.is_alpha = self.is_norm = False
+        self.factors: list[Any] = []
         self.made: list[int] = []
         self.widened: list[int] = []
         self.noise: int | None = None
         self.noise_bytes = 0
-        self.scores = 0
+        self.scores = self.rows = self.keys = 0
 
 
 def _mode(recorder: BlockRecorder) -> Any:

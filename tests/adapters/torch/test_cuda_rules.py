@@ -7,7 +7,7 @@ import pytest
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
-from pytest_gpuleak.adapters.torch.cuda_rules import attention_bytes, is_unknown, most_inside, taken_inside  # noqa: E402
+from pytest_gpuleak.adapters.torch.cuda_rules import attention_bytes, is_fused, most_inside, taken_inside  # noqa: E402
 
 MIB = 1 << 20
 MATRIX = torch.ones(1024, 2048, device="meta")
@@ -35,7 +35,7 @@ LINE = torch.ones(1 << 20, device="meta")
     ],
 )
 def test_buffers_of_kernels(name: str, args: tuple[object, ...], size: int) -> None:
-    assert taken_inside(name, args) == size
+    assert taken_inside(name, args, LINE) == size
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ def test_buffers_of_kernels(name: str, args: tuple[object, ...], size: int) -> N
 )
 def test_an_embeddings_gradient_takes_partial_sums(count: int, width: int, rows: int, counted: int) -> None:
     gradient, indices = torch.ones(count, width, device="meta"), torch.ones(count, device="meta", dtype=torch.int64)
-    found = taken_inside("embedding_dense_backward.default", (gradient, indices, rows, -1, False))
+    found = taken_inside("embedding_dense_backward.default", (gradient, indices, rows, -1, False), gradient)
     assert found == pytest.approx(counted, rel=0.05)
-    few = taken_inside("embedding_dense_backward.default", (gradient[:3072], indices[:3072], rows, -1, False))
+    few = taken_inside("embedding_dense_backward.default", (gradient[:3072], indices[:3072], rows, -1, False), gradient)
     assert few == 0
 
 
@@ -56,7 +56,40 @@ def test_attention_keeps_its_result_and_a_number_for_each_row() -> None:
     )
 
 
-def test_sorting_is_in_doubt_up_to_more_than_it_takes() -> None:
-    assert [name for name in ("sort.default", "_fft_r2c.default", "linalg_qr.default", "mm.default", "linalg_vector_norm.default")
-            if is_unknown(name)] == ["sort.default", "_fft_r2c.default", "linalg_qr.default"]  # fmt: skip
-    assert most_inside([LINE], [LINE, LINE.long()]) >= 21330432  # counted
+def test_whole_numbers_that_are_added_up_are_copied() -> None:
+    mask, count = LINE > 0, torch.ones((), device="meta", dtype=torch.int64)
+    assert taken_inside("sum.default", (mask,), count) == 8 * MIB + 512
+    assert taken_inside("sum.default", (LINE.to(torch.bfloat16),), LINE[0]) == 512
+    assert taken_inside("any.default", (mask,), mask[0]) == taken_inside("argmax.default", (LINE,), count) // 4
+
+
+def test_a_distance_s_gradient_has_one_for_each_pair() -> None:
+    rows, others, distances = (torch.ones(1024, size, device="meta") for size in (64, 64, 1024))
+    assert taken_inside("_cdist_backward.default", (distances, rows, others, 1.0, distances), rows) == 384 * MIB
+    assert taken_inside("_pdist_backward.default", (LINE, rows, 1.0, LINE), rows) >= 1023 * MIB // 4
+
+
+def test_what_sorts_or_looks_at_values_is_in_doubt_up_to_more_than_it_takes() -> None:
+    names = ("sort.default", "_fft_r2c.default", "linalg_qr.default", "_embedding_bag.default", "_transformer_encoder_layer_fwd.default",
+             "mm.default", "linalg_vector_norm.default")  # fmt: skip
+    assert [most_inside(name, (LINE,), [LINE]) > 0 for name in names] == [True] * 5 + [False] * 2
+    assert most_inside("sort.default", (LINE,), [LINE, LINE, LINE.long()]) >= 21330432  # counted
+
+
+def test_indices_are_in_doubt_where_values_are_added_up_or_masks_used() -> None:
+    numbers, mask = LINE.long(), LINE > 0
+    assert most_inside("index.Tensor", (LINE, [None, numbers]), [LINE, numbers]) == 0
+    assert most_inside("index_put.default", (LINE, [numbers], LINE), [LINE, numbers]) == 0
+    assert most_inside("index_put.default", (LINE, [numbers], LINE, True), [LINE, numbers]) >= 48 * MIB  # counted
+    assert most_inside("index.Tensor", (LINE, [mask]), [LINE, mask]) >= 8 * MIB
+
+
+def test_an_attention_is_fused_for_some_forms_alone() -> None:
+    query, key = torch.ones(2, 4, 256, 64, device="meta"), torch.ones(2, 4, 512, 64, device="meta")
+    assert is_fused(query, key)
+    assert is_fused(query, key.transpose(-2, -1), is_turned=True)
+    assert not is_fused(query, key[:, :1])
+    assert not is_fused(query[0], key[0])
+    assert not is_fused(query[..., :30], key[..., :30])
+    assert not is_fused(query.double(), key.double())
+    assert not is_fused(torch.ones(2, 4, 64, 256, device="meta").transpose(-2, -1), key)
