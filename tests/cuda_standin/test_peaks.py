@@ -124,6 +124,13 @@ def a_growing_list() -> None:
     assert kept
 
 
+@case(0, 1, 16, "inside", "forward", "TransformerEncoderLayer", "transformer_encoder_layer_fwd")
+def by_the_fast_path_of_a_transformer() -> None:
+    layer = nn.TransformerEncoderLayer(256, 8, 1024, batch_first=True, **ON).eval()
+    with torch.inference_mode():
+        layer(torch.empty(8, 512, 256, **ON))  # here
+
+
 @case(8, 1, 4, "held", "call")
 def in_a_graph() -> None:
     x, graph = torch.empty(4 * A_MIB, **ON), torch.cuda.CUDAGraph()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.arrays import walk_arrays
 from pytest_gpuleak.adapters.creation_lines import origin_at, printable
+from pytest_gpuleak.adapters.replaced import replaced
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
 from pytest_gpuleak.adapters.torch.compiler import (
     frame_switch,
@@ -73,6 +74,7 @@ class PeakRecord:
             self._context.enter_context(nothing_compiled())
             self._context.enter_context(outside_traces(self._torch, lambda: self._lack(TRACED)))
             self._context.enter_context(started_threads(self._enter_thread))
+            self._context.enter_context(_unseen(self._torch))
             self._active = True
             self._history.begin_marked()
             self._storages.on_devices = [] if self._history.recording else None
@@ -290,6 +292,24 @@ def _modes(torch: Any, record: PeakRecord) -> tuple[Any, Any]:
 
     leave_uncompiled(torch, (NoteOperators.__torch_dispatch__, NoteCalls.__torch_function__, apart))
     return NoteOperators(), NoteCalls()
+
+
+def _unseen(torch: Any) -> contextlib.AbstractContextManager[None]:
+    """Have code that asks for overrides not be told of our mode: transformers leave their fast path for any."""
+    native, real = torch._C, torch.overrides.has_torch_function
+
+    def has_torch_function(relevant_args: Any) -> Any:
+        last = native._len_torch_function_stack() - 1
+        if last < 0 or type(native._get_function_stack_at(last)).__module__ != __name__:
+            return real(relevant_args)
+        mode = native._pop_torch_function_stack()
+        try:
+            return real(relevant_args)
+        finally:
+            native._push_on_torch_function_stack(mode)
+
+    leave_uncompiled(torch, (has_torch_function,))
+    return replaced(torch.overrides, "has_torch_function", has_torch_function)
 
 
 def _moment_of(place: Place) -> PeakMoment:

@@ -284,6 +284,18 @@ def test_the_peak_is_that_of_torch_s_own_allocator(function: Callable[[], object
     assert max(sum(step.alive.values()) for step in found.steps) == found.bytes
 
 
+def test_a_transformer_keeps_its_fast_path_for_inference() -> None:
+    layer = nn.TransformerEncoderLayer(64, 4, 1024, batch_first=True).eval()
+
+    def infer() -> None:
+        with torch.inference_mode():
+            layer(torch.ones(8, 128, 64))
+
+    found = peak_of(infer)
+    assert found.moment is not None
+    assert found.moment.operator == "_transformer_encoder_layer_fwd.default"
+
+
 # What no instrument may change: each kind ends as it does alone.
 
 
@@ -405,7 +417,13 @@ def hooks_registered() -> list[object]:
 
 def test_everything_is_put_back() -> None:
     def state() -> list[object]:
-        return [*hooks_registered(), nn.Module._apply, torch.jit._trace._trace_impl, threading.getprofile()]
+        return [
+            *hooks_registered(),
+            nn.Module._apply,
+            torch.overrides.has_torch_function,
+            torch.jit._trace._trace_impl,
+            threading.getprofile(),
+        ]
 
     before = state()
     with contextlib.suppress(ValueError), recorder():
