@@ -232,6 +232,19 @@ def test_workspaces_are_beside_the_peak_also_of_other_streams() -> None:
     assert (found.workspaces_bytes or 0) >= 16 * MIB
 
 
+def test_what_the_graph_of_a_gradient_saves_is_an_activation() -> None:
+    weight = torch.empty(2 * A_MIB, requires_grad=True, **ON)
+    for _ in range(1000):  # the engine's thread, which makes that graph, has not come so far with its numbers
+        weight.view(-1)
+
+    def differentiate() -> None:
+        (slope,) = torch.autograd.grad((weight.sin() * weight).sum(), weight, create_graph=True)
+        assert torch.cat([slope] * 8).requires_grad
+
+    told = [(part.category, part.count) for part in peak_of(differentiate).parts if part.note.startswith("backward of")]
+    assert ("activation", 2) in told  # the cosine, and what it is multiplied by
+
+
 def test_what_a_run_frees_of_what_was_there_is_told() -> None:
     kept = [torch.empty(2 * A_MIB, **ON)]
 

@@ -127,13 +127,14 @@ class SavedTensors:
     """What graphs save, read from the nodes that a call of torch has just made: no hook changes what is saved.
 
     A node's number rises within the thread that makes it, so each call's nodes are read once. They are read by the thread
-    that made them, before it can have handed them to a backward pass.
+    that made them, before it can have handed them to a backward pass; those that a backward pass has made in a thread of
+    C++, once a call leads to them.
     """
 
-    def __init__(self, torch: Any, access: TorchAccess, roles: Roles) -> None:
+    def __init__(self, torch: Any, access: TorchAccess, roles: Roles, of_backward_threads: set[int]) -> None:
         self._sequence_number: Any = torch._C._autograd._get_sequence_nr
         self._running: Any = torch._C._current_graph_task_id
-        self._access, self._roles = access, roles
+        self._access, self._roles, self._of_backward_threads = access, roles, of_backward_threads
         self.last_read = threading.local()
         """The number of the last `node` that was read, of each thread that has begun."""
 
@@ -157,8 +158,9 @@ class SavedTensors:
             number = access.sequence_number(node)
             if number >= NO_SEQUENCE:
                 self._roles.set(access.variable(node), "parameter")
-            elif number >= mark and number not in seen:
+            elif number not in seen and (number >= mark or number in self._of_backward_threads):
                 seen.add(number)
+                self._of_backward_threads.discard(number)
                 for saved in access.packed(node):
                     if access.is_tensor(saved):
                         self._roles.set(saved, "activation")

@@ -58,7 +58,7 @@ class PeakRecord:
         self._places = Places(torch, is_user_file)
         self._storages = Storages(torch, self._places)
         self._roles = Roles(torch, self._storages, self._places, self._guarded)
-        self.saved = SavedTensors(torch, access, self._roles)
+        self.saved = SavedTensors(torch, access, self._roles, self._places.of_backward_threads)
         self._history = PeakHistory(torch)
         self._node: Any = torch._C._current_autograd_node
         self._plain: Any = torch.Tensor

@@ -80,6 +80,8 @@ class Places:
         self._last: Line | None = None
         self._forward: dict[int, tuple[Line | None, str, object]] = {}
         """The line and module of nodes by their number, and the thread that made them."""
+        self.of_backward_threads: set[int] = set()
+        """Numbers of nodes that threads of C++ have made, which run backward passes."""
         self._paths: dict[int, tuple[Any, str]] = {}
         self._sequence_number: Any = torch._C._autograd._get_sequence_nr
         self.stage: PeakPhase = "call"
@@ -122,6 +124,8 @@ class Places:
         # A node takes its number just before its operator is called (torch/csrc/autograd/function.h). Each thread counts
         # for itself, so nodes of two threads may have one number: neither's place is told then.
         self._threads.noted = number = self._sequence_number()
+        if not hasattr(self._threads, "begun"):
+            self.of_backward_threads.add(number - 1)
         thread = self._stack()
         *_, other = self._forward.get(number - 1, (None, "", thread))
         self._forward[number - 1] = (line, module, thread) if other is thread else _NOWHERE
