@@ -95,6 +95,7 @@ class BlockRecorder:
             "_safe_softmax.default": self._note_attention,
             "_scaled_dot_product_flash_attention_for_cpu.default": self._note_cpu_attention,
             "mul.Scalar": self._note_factor,
+            "add.Tensor": self._note_mask,
             "log_sigmoid_forward.default": self._note_log_sigmoid,
             "_to_copy.default": self._note_copy,
             "_softmax.default": self._note_softmax,
@@ -190,10 +191,11 @@ class BlockRecorder:
         ]
         fresh = [number for number in held if number is not None]
         self._call.made += fresh
-        self._apply_rules(name, given[0], results, fresh)
+        self._apply_rules(name, given[0], given[1], results, fresh)
         self._last_node = self._node_number()
-        if fresh and may_reuse(self._torch, operator, self._node()):
+        if fresh and (self._call.is_masked or may_reuse(self._torch, operator, self._node())):
             self._reusing = len(self._log), self._live.find(given[0][0]), before
+        self._call.is_masked = False
 
     def _note_autocast(self) -> None:
         # Within an operator autocast is off: how deep its contexts are nested tells.
@@ -269,8 +271,8 @@ class BlockRecorder:
 
     # -- what CUDA does otherwise
 
-    def _apply_rules(self, name: str, args: Any, results: list[Any], fresh: list[int]) -> None:
-        given = list(walk_arrays(list(args), self._torch._C.TensorBase))
+    def _apply_rules(self, name: str, args: Any, kwargs: Any, results: list[Any], fresh: list[int]) -> None:
+        given = list(walk_arrays([*args, *(kwargs or {}).values()], self._torch._C.TensorBase))
         if not (results and given):
             return
         if self._autocasting:
@@ -343,19 +345,26 @@ class BlockRecorder:
         """Keep the query and the turned key, to which an attention of single operators applies its scale first."""
         self._call.factors = [*self._call.factors, given[0]][:2] if given[0].dim() > 2 else []
 
-    def _is_fused(self, query: Any, key: Any, *, is_turned: bool = False) -> bool:
+    def _note_mask(self, given: list[Any], _made: Any, _fresh: list[int]) -> None:
+        """Keep what is added to the product of query and key, in place where no mode is."""
+        self._call.is_masked = len(self._call.factors) == 2
+        if self._call.is_masked:
+            self._call.factors = [*self._call.factors, *given[1:2]]
+
+    def _is_fused(self, query: Any, key: Any, mask: Any = None, *, is_turned: bool = False) -> bool:
         native = self._torch._C
         is_on = native._get_mem_efficient_sdp_enabled() or native._get_flash_sdp_enabled()
-        return is_on and cuda_rules.is_fused(query, key, is_turned=is_turned)
+        return is_on and cuda_rules.is_fused(query, key, mask, is_turned=is_turned)
 
     def _note_cpu_attention(self, given: list[Any], _made: Any, _fresh: list[int]) -> None:
-        if not self._is_fused(*given[:2]):
+        query, key, _, *mask = given
+        if not self._is_fused(query, key, *mask):
             self._lack(UNFUSED)
 
     def _note_attention(self, _given: list[Any], weights: Any, _fresh: list[int]) -> None:
         """Count an attention that is made of single operators here as the fused one of CUDA, which has no scores."""
         factors, self._call.factors = self._call.factors, []
-        if len(factors) == 2 and self._is_fused(*factors, is_turned=True):
+        if len(factors) > 1 and self._is_fused(*factors, is_turned=True):
             self._call.scores = int(weights.numel())
             self._call.rows, self._call.keys = map(int, weights.shape[-2:])
             for number in self._call.made:
@@ -436,12 +445,12 @@ class _Call:
     """One call from Python to torch, at a `site`, and what it has made so far."""
 
     __slots__ = (
-        "factors", "first_node", "is_alpha", "is_norm", "keys", "made", "noise", "noise_bytes", "rows", "scores", "site", "widened"
+        "factors", "first_node", "is_alpha", "is_masked", "is_norm", "keys", "made", "noise", "noise_bytes", "rows", "scores", "site", "widened"
     )  # fmt: skip
 
     def __init__(self, site: tuple[int, int] = (0, -1), first_node: int = 0) -> None:
         self.site, self.first_node = site, first_node
-        self.is_alpha = self.is_norm = False
+        self.is_alpha = self.is_masked = self.is_norm = False
         self.factors: list[Any] = []
         self.made: list[int] = []
         self.widened: list[int] = []

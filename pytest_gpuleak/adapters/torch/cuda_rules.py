@@ -128,11 +128,13 @@ def is_cast_otherwise(name: str, *, is_half: bool, is_widened: bool) -> bool:
     return is_widened and base.startswith(_CAST_ON_THE_CPU)
 
 
-def is_fused(query: Any, key: Any, *, is_turned: bool = False) -> bool:
+def is_fused(query: Any, key: Any, mask: Any = None, *, is_turned: bool = False) -> bool:
     """Return whether CUDA has a fused kernel for an attention, by the constraints of its kernel for all devices.
 
     The last two dimensions of the key may have been turned (transformers/cuda/sdp_utils.cpp).
     """
+    if mask is not None and mask.stride(-1) != 1:
+        return False
     last, width = (-2, key.shape[-2]) if is_turned else (-1, key.shape[-1])
     return bool(
         query.dim() == key.dim() == 4

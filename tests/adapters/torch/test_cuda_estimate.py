@@ -297,6 +297,13 @@ def test_attention_without_a_fused_kernel_keeps_scores_or_is_not_estimated() -> 
     assert peak(lambda: attend(turned, turned, turned, dropout_p=0.5)) > 16
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         assert peak(lambda: attend(query, query, query)) > 16
+    mask = torch.zeros(512, 512, 4).permute(2, 0, 1)
+    assert peak(lambda: attend(query, query, query, torch.zeros(512, 512), dropout_p=0.5)) < 3
+    assert peak(lambda: attend(query, query, query, mask, dropout_p=0.5)) > 16
+    assert record(lambda: attend(query, query, query, torch.zeros(512, 512))).lacks == ()
+    assert record(lambda: attend(query, query, query, mask[None].expand(2, -1, -1, -1))).lacks == (
+        cuda_estimate.UNFUSED,
+    )
     narrow = query[..., :30].contiguous()
     assert record(lambda: attend(narrow, narrow, narrow)).lacks == (cuda_estimate.UNFUSED,)
     assert record(lambda: attend(query.double(), query.double(), query.double())).lacks == (cuda_estimate.UNFUSED,)
