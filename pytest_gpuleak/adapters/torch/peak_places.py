@@ -116,9 +116,10 @@ class Places:
     def new_node(self) -> bool:
         """Whether the calling thread has made an autograd node that has no place yet."""
         number = self._sequence_number()
-        if not hasattr(self._threads, "noted"):  # one of C++, which makes nodes for a second backward pass
-            self._threads.noted = number - self._torch.is_grad_enabled()
-        return bool(number > self._threads.noted)
+        noted = getattr(self._threads, "noted", None)
+        if noted is None:  # a thread of C++, which makes nodes for a second backward pass
+            noted = self._threads.noted = number - self._torch.is_grad_enabled()
+        return bool(number > noted)
 
     def _note_node(self, line: Line | None, module: str) -> None:
         # A node takes its number just before its operator is called (torch/csrc/autograd/function.h). Each thread counts
@@ -237,6 +238,8 @@ def registered(module: Any, kind: str) -> list[tuple[str, Any]]:
 def _evaluates(frame: FrameType, line: int, *, is_newest: bool) -> bool:
     """Return whether the expression that a frame evaluates has a line. What a name loses was not made by it."""
     code, last = frame.f_code, frame.f_lasti
+    if last < 0:  # another call, which has not begun
+        return False
     instruction, number = code.co_code[last : last + 2]
     if instruction in _KEEPING and not (is_newest and instruction in _INTO):
         names = code.co_varnames[number : number + 1] if instruction == opmap["STORE_FAST"] else ()
