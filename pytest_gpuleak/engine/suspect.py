@@ -134,6 +134,7 @@ class SuspectCheck:
     def _note_kept(self) -> None:
         if self._item is not None:
             with self._suspect.guard(RECOGNISE):
+                self._suspect.tracker.detector.show_young()
                 self._runs.note_kept(find_kept_by_runner(self._runs, self._suspect.tracker, self._item))
 
     def _name_living(self, *, of_last: bool = False) -> None:
@@ -234,6 +235,7 @@ class SuspectCheck:
     def _end_first_run(self, first: FirstRun) -> bool:
         evidence, runs, tracker = self._evidence, self._runs, self._suspect.tracker
         arrays, garbage = first.arrays, first.garbage
+        tracker.detector.show_young()
         if garbage is None:
             readings = read_arrays(arrays, tracker.guarded_arrays)
             evidence.rings = read_rings(

@@ -13,6 +13,7 @@ from itertools import chain
 from types import CellType, MethodType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pytest_gpuleak.adapters.registry import finders
 from pytest_gpuleak.explain.reference_graph import Graph
 from pytest_gpuleak.explain.unaccounted import owner_counter
 from pytest_gpuleak.heap.budget import Budget
@@ -91,15 +92,23 @@ class _Above:
     ) -> None:
         self._arrays = frozenset(map(id, arrays))
         self._graph = Graph()
+        self._item, self._class = item, test_class
+        self._too_much = too_much
+        self._complete = True
         objects = self._graph.objects
         objects.update({id(array): array for array in arrays})
-        frames = _Frames(test_class, item)
         self._known = Counter(self._arrays)  # the caller's sequence
-        own = {id(arrays), id(item), id(objects), id(frames.instances)} | frames.on_stack
-        level = list(objects.values())
-        most = MAX_OBJECTS if too_much is None else MAX_OF_HEAP
-        referrers = _Referrers(own, frames.instances, FEW if too_much is None else most)
-        shared = set[int]() if too_much is None else too_much
+        frames = _Frames(test_class, item)
+        self._climb(list(objects.values()), {id(arrays)}, frames)
+        self._from_item, self._from_frames = self._count_known(frames, objects.keys())
+
+    def _climb(self, level: list[object], own: set[int], frames: _Frames) -> None:
+        """Add what refers to the objects of a level (emptied), and to what is added, but for what is our `own`."""
+        objects = self._graph.objects
+        own |= {id(self._item), id(objects), id(frames.instances)} | frames.on_stack
+        most = MAX_OBJECTS if self._too_much is None else MAX_OF_HEAP
+        referrers = _Referrers(own, frames.instances, FEW if self._too_much is None else most)
+        shared = set[int]() if self._too_much is None else self._too_much
         met: dict[int, int] = {}  # what is met after an object that is alone in its level is above it
         while level and len(objects) <= most and shared.isdisjoint(map(id, level)):
             if len(level) == 1:
@@ -107,13 +116,42 @@ class _Above:
             level = self._expand(level, own, referrers)
         referrers.clear()
         shared.update(self._graph.below({identity for identity, before in met.items() if len(objects) - before > most}))
-        self._complete = not level
-        from_item = Counter(map(id, item.values()))
+        self._complete = self._complete and not level
+
+    def _count_known(self, frames: _Frames, added: Collection[int]) -> tuple[set[int], set[int]]:
+        """Count the references of the item and of frames to what was added; return what each of the two refers to."""
+        from_item = Counter(map(id, self._item.values()))
         for references in (frames.references, from_item):
-            for identity in objects.keys() & references.keys():
+            for identity in added & references.keys():
                 self._known[identity] += references[identity]
-        self._from_item = objects.keys() & from_item.keys()
-        self._from_frames = frames.held(objects)
+        return set(added & from_item.keys()), frames.held(added)
+
+    def _add_hidden(self, elsewhere: Collection[int]) -> bool:
+        """Add what holds arrays where the collector does not see it, below the test's instance: views by NumPy, results of torch.
+
+        What an instance kept in such a way, and the re-run replaced elsewhere, was taken for growth.
+        """
+        frames, unknown = _Frames(self._class, self._item), self._arrays.intersection(elsewhere)
+        objects = self._graph.objects
+        before = set(objects)
+        if not frames.instances or not unknown:
+            return False
+        self._take_hidden([objects[identity] for identity in unknown], frames.instances)
+        self._climb([value for identity, value in objects.items() if identity not in before], set(), frames)
+        from_item, from_frames = self._count_known(frames, objects.keys() - before)
+        self._from_item |= from_item
+        self._from_frames |= from_frames
+        return len(objects) > len(before)
+
+    def _take_hidden(self, orphans: list[object], instances: Sequence[object]) -> None:
+        budget = Budget(GRAPH_STEPS)
+        inside = [*instances, *get_referents(*instances)]
+        for finder in finders():
+            for link in finder.find(orphans, inside, budget):
+                self._graph.add(link.child)
+                self._graph.add(link.parent)
+                self._graph.connect(id(link.parent), id(link.child))
+                self._known[id(link.child)] += 1
 
     def _expand(self, level: list[object], own: set[int], referrers: _Referrers) -> list[object]:
         new: list[object] = []
@@ -133,7 +171,12 @@ class _Above:
     def held_alone(self, frameworks: Sequence[ReferenceFinder]) -> HeldAlone | None:
         if not self._complete:
             return None
-        alone = self._arrays - self._graph.below(self._held_elsewhere(frameworks))
+        elsewhere = self._held_elsewhere(frameworks)
+        if self._add_hidden(elsewhere):
+            if not self._complete:
+                return None
+            elsewhere = self._held_elsewhere(frameworks)
+        alone = self._arrays - self._graph.below(elsewhere)
         by_item = self._graph.below(self._from_item)
         held = alone & (by_item | self._graph.below(self._from_frames))
         return HeldAlone("item" if held & by_item else "frames", held)

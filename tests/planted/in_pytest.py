@@ -307,6 +307,21 @@ CLASSES: tuple[Kind, ...] = (
         "def test_$n():\n    $pause\n    x = $array\n    with pytest.raises(ValueError) as caught:\n        raise ValueError(x.shape)\n",
     ),
     Kind(
+        "view by NumPy on the instance and in a slot",
+        "pytest keeps the first instance, with what the re-run replaces in the slot",
+        "S$n = {}\nclass Test$n:\n    def test_$n(self):\n        $pause\n        self.view = $array.detach().numpy()\n        S$n['last'] = self.view\n",
+    ),
+    Kind(
+        "view by NumPy on the instance and in a list",
+        "the list keeps one a run",
+        "G$n = []\nclass Test$n:\n    def test_${n}_leaks(self):\n        $pause\n        self.view = $array.detach().numpy()\n        G$n.append(self.view)\n",
+    ),
+    Kind(
+        "result of torch's on the instance and in a slot",
+        "pytest keeps the first instance, with what the re-run replaces in the slot",
+        "S$n = {}\nclass Test$n:\n    def test_$n(self):\n        $pause\n        self.found = $array.view(1, -1).max(0)\n        S$n['last'] = self.found\n",
+    ),
+    Kind(
         "emptied by the settle hook",
         "what the project's hook releases is kept on purpose",
         "import hooked_$n\ndef test_$n():\n    $pause\n    hooked_$n.KEPT.append($array)\n",

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import gc
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import (
@@ -18,10 +19,11 @@ from pytest_gpuleak.adapters.arrays import (
     select_arrays,
 )
 from pytest_gpuleak.adapters.bulk import hold_arrays
-from pytest_gpuleak.engine.detect.young_arrays import KeepYoung
+from pytest_gpuleak.engine.detect.young_arrays import KeepYoung, make_young
 from pytest_gpuleak.engine.limits import LEAST_FROZEN, LEAST_STAYING, LEAST_STEP, LONG_LIVED_SHARE
 from pytest_gpuleak.heap.collector import (
     GcView,
+    PausedCollector,
     collect,
     collect_recent,
     collect_unseen,
@@ -47,6 +49,8 @@ class EpochDetector:
         self._scanner: ScanDetector | None = None
         self._any_framework = False  # until then it is cheaper to ask for classes than to look at the objects
         self._noted: set[int] = set()
+        self._hidden: set[int] = set()
+        """Ids of what was young when the freeze point moved: what is old and has one of them is the epoch's."""
         self._older: dict[tuple[int, int], StorageHandle] = {}  # the epoch's arrays that count as old, by key
         self._youth: KeepYoung | None = None
         self._collected_in_epoch = False
@@ -157,6 +161,26 @@ class EpochDetector:
         handle = self._older.get(array_key(array, self.frameworks))
         return handle is not None and handle.alive()
 
+    def show_young(self) -> None:
+        """Make young again what the epoch made, where a collection of the whole heap, or a look at it, has made it old.
+
+        Other objects may have taken the ids of dead ones meanwhile: they become young too, which does no harm.
+        """
+        move = make_young()
+        if move is None or self.sees_only_young or not self.hides_older:
+            return
+        with PausedCollector():
+            with self.whole_heap():  # what is young now is noted
+                objects = get_objects()
+                young = list(compress(objects, map(self._hidden.__contains__, map(id, objects))))
+                objects.clear()
+            for value in young:
+                move(value)
+            young.clear()
+        self._noted.clear()
+        self._hidden.clear()
+        self._collected_in_epoch = False
+
     def take_and_age(self) -> list[object]:
         """Like `look`, and count everything as old from now on."""
         born = self.look()
@@ -193,6 +217,7 @@ class EpochDetector:
     def note(self) -> None:
         """Keep the ids of the arrays born so far: a later array at the same address is just as young."""
         if self._open and not self._view.border_lost:
+            self._hidden.update(map(id, get_objects()))
             bases = array_types(self.frameworks)
             if bases:
                 self._noted.update(map(id, self._scan.look() if self.scanning else select_arrays(get_objects(), bases)))
@@ -206,6 +231,7 @@ class EpochDetector:
             self.note()
             return
         self._collected_in_epoch = True
+        self._hidden.update(map(id, get_objects()))
         self._youth = KeepYoung(select_arrays(get_objects(), bases))
 
     def end_collection(self) -> None:
@@ -217,6 +243,7 @@ class EpochDetector:
 
     def _forget(self) -> None:
         self._noted.clear()
+        self._hidden.clear()
         self._older.clear()
         self._youth = None
         self._collected_in_epoch = False
