@@ -41,7 +41,9 @@ TRACKER: pytest.StashKey[RunTracker] = pytest.StashKey()
 class Attempt:
     """An attempt of a test, while it runs."""
 
-    __slots__ = ("duration_s", "helpers", "is_rank", "nodeid", "outcome", "overhead_s", "policy", "suspect_s", "why")
+    __slots__ = (
+        "duration_s", "ends", "helpers", "is_rank", "nodeid", "outcome", "overhead_s", "policy", "suspect_s", "why",
+    )  # fmt: skip
 
     def __init__(self, nodeid: str, policy: Policy) -> None:
         self.nodeid = nodeid
@@ -52,6 +54,8 @@ class Attempt:
         self.overhead_s = 0.0
         self.suspect_s: dict[str, float] = {}
         self.helpers: tuple[HelperReading, ...] = ()
+        self.ends = False
+        """Whether its teardown has begun: a wider fixture may be torn down in its setup, for another parameter."""
         self.is_rank = False
         """Whether its call ended in a group of several ranks, which a fixture may have left since."""
 

@@ -62,6 +62,8 @@ class RuntestHooks(FixtureHooks):
         """Note which fixtures are to stay: a re-run's teardown must leave the same."""
         if not self._attempts.rerunning:
             self._nextitem = nextitem
+            if self._attempts.attempt is not None:
+                self._attempts.attempt.ends = True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(

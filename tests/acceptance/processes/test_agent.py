@@ -107,6 +107,15 @@ def test_what_grows_in_a_server_fails_with_its_holder_and_process(run: Runner) -
     assert {found.verdicts[name] for name in found.tests if name not in leaked} <= {"clean", "noted"}
 
 
+def test_a_test_in_whose_setup_a_wider_fixture_ends_is_checked_as_any(run: Runner) -> None:
+    suite = """
+        def test_keeps(server): server.ask(keep)
+        def test_last(server): server.ask(nothing)
+    """
+    found = found_in(run, suite, methods=("spawn", "fork"))  # one server ends in the setup of the next one's first test
+    assert found.verdicts["test_keeps[spawn]"] == found.verdicts["test_keeps[fork]"] == "leaked"
+
+
 def test_one_rerun_serves_the_run_and_its_helpers_and_a_baseline_knows_both(run: Runner) -> None:
     suite = """
         MINE = []
