@@ -64,9 +64,10 @@ class Agent:
         self._messages: list[dict[str, Any]] = []
         self.send = entry.send
         guards = Unguarded()
-        self._given = self._policy = Policy()
+        self._root = root
+        self._given = self._policy = Policy(host=())
         frameworks = own_frameworks()
-        self._tracker = RunTracker(frameworks, guards, CounterWatch((), host_probes(("heap",))))
+        self._tracker = RunTracker(frameworks, guards, CounterWatch((), ()))
         self._devices = CounterWatch(frameworks.devices, ())
         self._tracker.start(self._policy)
         self._knowledge = SessionKnowledge(root, guards)
@@ -98,6 +99,8 @@ class Agent:
             self.send(op="devices", seq=message["seq"], devices=self._on_devices())
 
     def _use(self, policy: Policy) -> None:
+        for probe in host_probes([name for name in policy.host if name not in self._given.host], self._root):
+            self._tracker.counters.add_host(probe)
         # A run for the creating lines would show nothing (`NOT_TRACED`): what is allowed has none.
         self._given, self._policy = policy, policy._replace(allowed=NOT_TRACED)
 

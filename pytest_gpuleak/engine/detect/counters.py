@@ -68,12 +68,20 @@ class CounterWatch:
     def start(self) -> None:
         """Begin to watch the process, and tell in `faults` what cannot be read here."""
         for probe in list(self._host):
-            try:
-                probe.start()
-            except ProbeUnavailable as why:
-                self._drop(probe, f"not watched: {why}", failed=False)
-            except Exception as error:  # noqa: BLE001 - an error of a counter costs the run this counter only
-                self._drop(probe, f"not watched: {type(error).__name__}: {error}")
+            self._start(probe)
+
+    def _start(self, probe: HostProbe) -> None:
+        try:
+            probe.start()
+        except ProbeUnavailable as why:
+            self._drop(probe, f"not watched: {why}", failed=False)
+        except Exception as error:  # noqa: BLE001 - an error of a counter costs the run this counter only
+            self._drop(probe, f"not watched: {type(error).__name__}: {error}")
+
+    def add_host(self, probe: HostProbe) -> None:
+        """Read another probe of the host's memory from now on."""
+        self._host.append(probe)
+        self._start(probe)
 
     def add_devices(self, probe: DeviceProbe) -> None:
         """Read another framework's devices from now on."""

@@ -116,6 +116,21 @@ def test_a_test_in_whose_setup_a_wider_fixture_ends_is_checked_as_any(run: Runne
     assert found.verdicts["test_keeps[spawn]"] == found.verdicts["test_keeps[fork]"] == "leaked"
 
 
+@pytest.mark.parametrize(
+    ("mode", "leaked"), [("off", []), ("heap", ["test_keeps"]), ("tracemalloc", ["test_keeps", "test_keeps_small"])]
+)
+def test_the_hosts_memory_is_watched_there_as_the_run_is_told(run: Runner, mode: str, leaked: list[str]) -> None:
+    suite = """
+        def keep_small(_): BLOCKS.append([str(i) for i in range(400_000)])
+        def test_first(server): server.ask(nothing)
+        def test_keeps(server): server.ask(keep)
+        def test_keeps_small(server): server.ask(keep_small)
+        def test_last(server): server.ask(nothing)
+    """
+    found = found_in(run, suite, f"--gpu-leak-host={mode}")
+    assert [name.removesuffix("[spawn]") for name, verdict in found.verdicts.items() if verdict == "leaked"] == leaked
+
+
 def test_one_rerun_serves_the_run_and_its_helpers_and_a_baseline_knows_both(run: Runner) -> None:
     suite = """
         MINE = []
