@@ -49,6 +49,7 @@ class Run:
     def __init__(self) -> None:
         self.told: list[str] = []
         self.started: dict[Any, int] = {}
+        self.young: list[Started] = []
         self.looked = 0
         self.agents_ = Agents(Listener("/root"), self, self.told.append)
         self.agents: list[FakeAgent] = []
@@ -64,6 +65,9 @@ class Run:
     def owned(self) -> dict[Any, int]:
         self.looked += 1
         return self.started
+
+    def is_older(self, process: Started) -> bool:
+        return process not in self.young
 
     def name_of(self, fixture: int) -> str:
         return {SERVER: "server", OTHER: "other"}[fixture]
@@ -306,7 +310,7 @@ def test_a_test_in_which_an_agent_ends_is_unchecked_where_the_process_has_not_en
     run.agent(lambda message: [{"op": "bye", "why": why}] if message["op"] == op else growing(message))
     assert run.test() == ()
     assert run.agents_.unchecked == ([f"in Engine (pid 7): {why}"] if why else [])
-    gone = "Engine (pid 7) had grown and ended before the test was run again, so it was not judged"
+    gone = "Engine (pid 7) has ended before t.py::test was run again: what was left there is not judged"
     assert (gone in run.told) == (not why and op == "ran")
     assert run.test() == ()
     assert run.agents_.unchecked == []
@@ -470,7 +474,8 @@ def test_processes_without_an_agent_are_told_before_their_end_in_one_line(
     run: Run, monkeypatch: pytest.MonkeyPatch, command: list[str], told: bool
 ) -> None:
     run.agents_.begin(Policy())
-    run.started.update(dict.fromkeys(map(Started, (7, 8, 9)), SERVER))
+    run.started.update(dict.fromkeys(map(Started, (7, 8, 9, 11)), SERVER))
+    run.young.append(Started(11))  # its agent may be on its way
     run.started[Started(10)] = OTHER
     monkeypatch.setattr(run.agents_._connections._listener, "_has_pth", True)
     monkeypatch.setattr(listener_module, "command_line", lambda _: command)

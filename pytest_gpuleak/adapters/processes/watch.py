@@ -81,6 +81,10 @@ class ProcessWatch:
             return True
         return any(has_ended(process.pid) for process in self._seen) if children else False
 
+    def is_older(self, process: Process) -> bool:
+        """Tell whether a process ran before the test, or was started in it by a higher-scoped fixture's setup."""
+        return process in self._known
+
     def owner_of(self, pids: Collection[int]) -> int | None:
         """Return the higher-scoped fixture, not yet finalised, whose setup has started one of the processes."""
         for owner, processes in self._adopted.items():

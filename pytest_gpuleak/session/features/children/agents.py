@@ -254,8 +254,8 @@ class Agents:
         return [one for one in looking if one.owner in fixtures and one not in reached]
 
     def _note_gone(self, one: Connection) -> None:
-        """Tell of a process that has ended before a re-run could show whether it grows: what it had is gone with it."""
-        self._tell(f"{one.text} had grown and ended before the test was run again, so it was not judged")
+        """Tell of a process that has ended before a re-run could show whether it grows: what it had is gone with it, be it growth or a state."""
+        self._tell(f"{one.text} has ended before {self._nodeid} was run again: what was left there is not judged")
 
     def _take(self, one: Connection, answer: dict[str, Any]) -> None:
         assert one.process is not None

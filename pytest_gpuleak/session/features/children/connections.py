@@ -27,6 +27,9 @@ class Processes(Protocol):
     def owned(self) -> Mapping[Any, FixtureKey]:
         """Return the processes of fixtures that are up, and their descendants, each with its fixture."""
 
+    def is_older(self, process: Any) -> bool:
+        """Tell whether a process ran before the test, or was started in it by a wider fixture's setup."""
+
     def name_of(self, fixture: FixtureKey) -> str:
         """Return the name of a fixture that is up."""
 
@@ -75,12 +78,18 @@ class Connections:
 
     def expect(self, fixture: FixtureKey) -> None:
         """Expect a greeting of the processes that a fixture's setup has started."""
-        self._listener.expect(self._pids_of(fixture))
+        self._listener.expect(process.pid for process, owner in self._processes.owned().items() if owner == fixture)
 
     def tell_silent(self, fixture: FixtureKey) -> None:
-        """Tell which of the fixture's processes run Python and have had no agent, in one line: what leaks there is not found."""
+        """Tell which of the fixture's processes run Python and have had no agent, in one line: what leaks there is not found.
+
+        The agent of one that has started in the test may not have been met yet.
+        """
         silent = [
-            pid for pid in self._pids_of(fixture) if pid not in self._told and self._listener.could_have_greeted(pid)
+            process.pid
+            for process, owner in self._processes.owned().items()
+            if owner == fixture and process.pid not in self._told
+            if self._processes.is_older(process) and self._listener.could_have_greeted(process.pid)
         ]
         if silent:
             (name, _), more = name_and_command(silent[0]), f" and {len(silent) - 1} more" if silent[1:] else ""
@@ -109,9 +118,6 @@ class Connections:
         for one in self.all:
             one.end()
         self.all = []
-
-    def _pids_of(self, fixture: FixtureKey) -> list[int]:
-        return [process.pid for process, owner in self._processes.owned().items() if owner == fixture]
 
     def _greet(self, new: Connection) -> None:
         if new.process is None:
