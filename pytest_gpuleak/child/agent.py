@@ -72,6 +72,7 @@ class Agent:
         self._tracker.start(self._policy)
         self._knowledge = SessionKnowledge(root, guards)
         self._knowledge.in_tests = False
+        self._name = "MainProcess"
 
     def receive(self) -> dict[str, Any]:
         """Wait for the next message. Raises ClosedError once the run has gone."""
@@ -104,7 +105,16 @@ class Agent:
         # A run for the creating lines would show nothing (`NOT_TRACED`): what is allowed has none.
         self._given, self._policy = policy, policy._replace(allowed=NOT_TRACED)
 
+    def _tell_name(self) -> None:
+        """Tell what multiprocessing calls this process, which a parent that has its agent by the ``.pth`` does not pass on."""
+        process = sys.modules.get("multiprocessing.process")
+        name = self._name if process is None else process.current_process()._name  # noqa: SLF001 - the property may be a class of the user's
+        if name != self._name:
+            self._name = name
+            self.send(op="named", name=str(name))
+
     def _begin(self) -> None:
+        self._tell_name()
         tracker, older = self._tracker, self._knowledge.older(self._tracker)
         tracker.use(self._given)
         if not older.is_complete:

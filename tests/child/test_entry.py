@@ -229,6 +229,27 @@ def test_children_of_a_child_have_agents_where_the_child_had_its_own_before_mult
 
 
 @posix
+def test_an_agent_that_came_by_the_file_tells_once_what_multiprocessing_calls_its_process() -> None:
+    text = """
+        import multiprocessing
+        from pytest_gpuleak.child.agent import Agent
+        from pytest_gpuleak.child.messages import encode_policy
+        from pytest_gpuleak.model.policy import Policy
+        class Entry:
+            def send(self, **message): print(message.get("name") or message["op"])
+        agent = Agent(Entry(), "/root")
+        begin = {"op": "begin", "seq": 1, "policy": encode_policy(Policy())}
+        agent.answer(begin)
+        multiprocessing.current_process().name = "Engine"  # as its preparation data does
+        agent.answer(begin)
+        agent.answer(begin)
+        agent.stop()
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, check=False)
+    assert (done.stdout.split(), done.stderr) == (["begun", "Engine", "begun", "begun"], "")
+
+
+@posix
 def test_a_fork_has_an_agent_of_its_own_and_ends_in_silence(listening: socket.socket) -> None:
     text = """
         import os, sys
