@@ -13,9 +13,12 @@ FINGERPRINT_DIGITS = 16
 MAX_EDGE_READ = 2_000
 """Characters of a root or reference that enter a fingerprint. Limited, since a dict key may be megabytes of text."""
 
+_ID = r"0x[0-9a-fA-F]+|(?<![0-9A-Za-z])[0-9a-f]{8}(?:(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]*)(?![0-9A-Za-z])"
+"""An address, a UUID, or another number in hexadecimal digits of eight digits and more."""
+
 
 def fingerprint(kind: str, holder: Holder | None) -> str:
-    """Return a hex digest of kinds, names and references, without what may differ: paths, addresses, numbers.
+    """Return a hex digest of kinds, names and references, without what may differ: paths, addresses, ids, numbers.
 
     The root's name keeps its digits: ``HISTORY_V1`` and ``HISTORY_V2`` are two leaks. References below it do not, of which a
     run may add ``[12]`` or ``.buffer_12``, nor what counts up (``Thread-4``, torch.compile's ``__compiled_fn_3``, and what
@@ -35,12 +38,12 @@ def digest_of(*parts: str, digits: int = 32) -> str:
 
 
 def _nameless(text: str) -> str:
-    return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", _stable(text))
+    return re.sub(rf"{_ID}|\d+", "#", _stable(text))
 
 
 def _name(root: str) -> str:
     text = re.sub(r"\[[^\]]*\]?", lambda item: _nameless(item[0]), _stable(root))  # a test's parameters
-    return re.sub(r"0x[0-9a-fA-F]+|(?<!\w)\d+(?:_\d+)?|(?<=__compiled_fn_)\w+", "#", text)
+    return re.sub(rf"{_ID}|(?<!\w)\d+(?:_\d+)?|(?<=__compiled_fn_)\w+", "#", text)
 
 
 def _stable(text: str) -> str:

@@ -202,6 +202,9 @@ def test_a_root_whose_name_differs_by_a_digit_is_another_leak() -> None:
         ("app.__compiled_fn_3", "app.__compiled_fn_12_8fa0"),
         ("pytest item 'test_x[b1]'", "pytest item 'test_x[b2]'"),
         ("callback at 0x7f01", "callback at 0x7f02"),
+        ("thread 'job-3f2504e0-4f89-11d3-9a0c-0305e82c3301'", "thread 'job-b4afd39c-25d4-40a3-8b5e-6a4f5ec36b17'"),
+        ("app['7fc80b92cc90']", "app['55d0f1e2a4b8']"),
+        ("app.session_9f86d081884c7d65", "app.session_cafebabedeadbeef"),
         ("open file '/tmp/x1/a'", "open file '/tmp/x2/a'"),
         (
             "cu.find_function('__torch__.app.Net.forward')",
