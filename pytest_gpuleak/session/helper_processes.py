@@ -55,9 +55,9 @@ class HelperProcesses:
 
     def teardown_begins(self, fixture: FixtureKey) -> None:
         """Read now what there is, and end the test there if it ends: the process may end with the fixture."""
-        if self._are_owned():
-            self._follow(lambda memory: memory.before_teardown(fixture))
         if self._attempts.attempt is not None and self._attempts.attempt.ends:
+            if self._are_owned():
+                self._follow(lambda memory: memory.before_teardown(fixture))
             self._end_in_agents()
         if self.agents is not None:
             self.agents.teardown_begins(fixture)

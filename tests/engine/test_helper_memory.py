@@ -328,7 +328,7 @@ def test_the_line() -> None:
     assert lines_of(a_helper(worker="gw1", name="a\n\x1b[31mb"))[0].startswith("gpu-leak: a")
     assert "fixture 'server' of gw1" in lines_of(a_helper(worker="gw1"))[0]
     once = HelperGrowth("test_a.py::TestX::test_y", 1, 1, 20 * MIB, 20 * MIB)
-    assert "most of it in TestX::test_y (+20.0 MiB, once)" in lines_of(a_helper(growth=(once,)))[0]
+    assert "the most in TestX::test_y (+20.0 MiB, once)" in lines_of(a_helper(growth=(once,)))[0]
 
 
 def test_many_helpers_are_counted() -> None:

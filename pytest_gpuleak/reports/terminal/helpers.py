@@ -40,13 +40,17 @@ def _line(helper: HelperMemory) -> str:
 
 
 def _most(helper: HelperMemory) -> str:
-    """Name the test that has added most; where none has, the helper has grown between the tests, or within its first."""
+    """Name the test that has added most; where none has, the helper has grown between the tests, or within its first.
+
+    Re-runs of suspects, which are no tests, may have added more.
+    """
     if not helper.growth:
         return ", none of it during a test"
     most = helper.growth[0]
     name = clean_text(most.test.rpartition(".py::")[2] or most.test, ID_LIMIT)
     times = "once" if most.grew == 1 else f"{most.grew} times"
-    return f", most of it in {name} ({format_signed(most.bytes // max(1, most.grew))}, {times})"
+    share = "most of it" if 2 * most.bytes > helper.last - helper.first else "the most"
+    return f", {share} in {name} ({format_signed(most.bytes // max(1, most.grew))}, {times})"
 
 
 def _mib(size: int) -> str:

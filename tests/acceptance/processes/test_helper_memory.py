@@ -163,6 +163,24 @@ def test_a_server_of_each_module_that_dies_or_is_restarted(run: Runner, pytester
     assert (grown["tests"], killed["tests"]) == (10, 1)  # what a test starts is the test's, and judged as that
 
 
+def test_a_test_in_whose_setup_a_server_ends_is_none_that_it_has_met(run: Runner) -> None:
+    tests = """
+        @pytest.fixture(scope="module", params=[1, 2])
+        def each(request):
+            server = Server()
+            yield server
+            server.process.communicate()
+
+        def test_it(each):
+            each.keep(1)
+
+        def test_last(each):
+            each.keep(1)
+    """
+    found = run(suite(tests))
+    assert [helper["tests"] for helper in found.report["summary"]["helpers"]] == [2, 2]
+
+
 def test_each_worker_has_its_own_and_merging_keeps_all(run: Runner, pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     pytester.makepyfile(test_other=suite(GROWS))
