@@ -59,6 +59,8 @@ class HelperProcesses:
             if self._are_owned():
                 self._follow(lambda memory: memory.before_teardown(fixture))
             self._end_in_agents()
+            if self.agents is not None and self._item is not None:
+                self.agents.await_suspects()
         if self.agents is not None:
             self.agents.teardown_begins(fixture)
 

@@ -357,6 +357,31 @@ def test_what_grows_in_a_worker_of_a_pool_is_found_also_where_a_test_has_started
         assert "BLOCKS" in str([failed["holder"], failed["contributions"]])
 
 
+@pytest.mark.torch
+def test_what_a_servers_last_test_leaves_is_looked_at_before_it_is_killed(run: Runner) -> None:
+    suite = """
+        torch = pytest.importorskip("torch")
+
+        class Ring:
+            def __init__(self):
+                self.tensor, self.ring = torch.ones(512, 512), self
+
+        def leave_garbage(_): Ring()
+
+        @pytest.fixture(scope="module")
+        def killed():
+            server = Server("spawn")
+            yield server
+            server.process.kill()
+            server.process.join()
+
+        def test_first(killed): killed.ask(nothing)
+        def test_last(killed): killed.ask(leave_garbage)
+    """
+    found = found_in(run, suite)
+    assert [finding["kind"] for finding in found.tests["test_last"]["findings"]] == ["cycle"]
+
+
 def test_of_workers_that_take_turns_one_is_reached_twice(run: Runner) -> None:
     found = found_in(run, WORKERS)
     found.result.assert_outcomes(passed=6)

@@ -55,7 +55,7 @@ class Agents:
         self._suspects: list[Connection] = []
         self._beside: list[Connection] = []
         self._waiting: list[Connection] = []
-        """Suspects that the last re-run has not reached."""
+        """Suspects that are ready for a re-run: the last one has not reached them, or there was none yet."""
         self._judged: dict[Connection, list[Finding]] = {}
         self.unchecked: list[str] = []
         """Why the running test was not checked in a process: a clause for each."""
@@ -159,6 +159,10 @@ class Agents:
                 one.grew_alone = True
                 self._tell(f"{one.text} grew in {nodeid}, which does not use its fixture: no test is blamed")
 
+    def await_suspects(self) -> None:
+        """Wait until the suspects have judged, or are ready for a re-run: the teardown that begins may end their processes."""
+        self._waiting += self._take_answers()
+
     def on_devices(self) -> dict[int, dict[str, int]]:
         """Return the bytes that each process which answers has taken from the driver, by its pid and the device's UUID."""
         self._connections.welcome(START_S)
@@ -181,7 +185,7 @@ class Agents:
 
         Those that have judged are asked no more, nor are their fellows that wait, once one has been found to grow.
         """
-        found, self._waiting = self._waiting, []
+        found, self._waiting = [one for one in self._waiting if not self._is_gone(one)], []
         while True:
             found += self._take_answers()
             grown = {one.owner for one, findings in self._judged.items() if any(each.failed for each in findings)}
@@ -206,9 +210,8 @@ class Agents:
                 self._take(one, answer)
         for one in self._suspects:
             one.late = not one.ended
-            self._note_unanswered(one, f"it did not judge within {JUDGE_S:g} s")
-            if one.ended and not one.why_ended:
-                self._note_gone(one)
+            if not self._is_gone(one):
+                self._note_unchecked(one, f"it did not judge within {JUDGE_S:g} s")
         self._suspects = []
         self._connections.drop_ended()
         return found
@@ -252,6 +255,16 @@ class Agents:
         reached = [*joined, *(one for one in looking if answers.get(one, {}).get("grown", True))]
         fixtures = {one.owner for one in reached}
         return [one for one in looking if one.owner in fixtures and one not in reached]
+
+    def _is_gone(self, one: Connection) -> bool:
+        """Tell whether a suspect has ended, and note it. One that is ready says nothing: all that can be read is its end."""
+        if not one.late:
+            one.answers()
+        if one.ended and one.why_ended:
+            self._note_unchecked(one, one.why_ended)
+        elif one.ended:
+            self._note_gone(one)
+        return one.ended
 
     def _note_gone(self, one: Connection) -> None:
         """Tell of a process that has ended before a re-run could show whether it grows: what it had is gone with it, be it growth or a state."""
