@@ -108,6 +108,8 @@ class Entry:
         # Here, in the main thread: `threading` takes the thread that imports it first for the main one (up to 3.12).
         import threading
 
+        from pytest_gpuleak.heap.signals import start_without_signals
+
         self.run = run
         self.socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         os.set_inheritable(self.socket.fileno(), False)
@@ -121,7 +123,7 @@ class Entry:
             greeting = f'"op": "hello", "pid": {os.getpid()}, "name": {_quoted(name)}, "version": {_quoted(_version())}'
             self.socket.sendall(f"{{{greeting}}}\n".encode())
             self.thread: threading.Thread = threading.Thread(target=self._serve, name="gpuleak-agent", daemon=True)
-            self.thread.start()
+            start_without_signals(self.thread.start)
         except BaseException:
             self.socket.close()  # else the process warns of it, where it is asked to, and the run waits for it
             raise

@@ -170,6 +170,25 @@ def test_a_full_queue_of_connections_is_waited_for_and_not_for_ever(
 
 
 @posix
+def test_a_signal_that_the_program_blocks_waits_for_it(listening: socket.socket) -> None:
+    text = """
+        import os, signal
+        from pytest_gpuleak.child import hook
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        hook.start()
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}) == {signal.SIGHUP}
+        os.kill(os.getpid(), signal.SIGTERM)  # its default is to end the process
+        assert signal.sigwait({signal.SIGTERM}) == signal.SIGTERM
+    """
+    path = os.path.dirname(os.path.dirname(os.path.dirname(hook.__file__)))  # noqa: PTH120
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", textwrap.dedent(text)], env={**os.environ, "PYTHONPATH": path},
+        stderr=subprocess.PIPE, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@posix
 def test_one_that_ends_says_so_and_waits_for_nobody(listening: socket.socket) -> None:
     run = hook.current_run()
     assert run is not None

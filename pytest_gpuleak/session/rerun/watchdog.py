@@ -34,6 +34,7 @@ import pluggy
 
 from pytest_gpuleak.heap.async_exceptions import raise_in, take_back
 from pytest_gpuleak.heap.long_work import LONG_WORK_S, TELL_EVERY_S
+from pytest_gpuleak.heap.signals import start_without_signals
 from pytest_gpuleak.heap.threads import await_end
 from pytest_gpuleak.model.source_files import PACKAGE, is_user_file, shorten
 from pytest_gpuleak.model.text import clean_text
@@ -136,7 +137,8 @@ class _Watchdog:
             lock.acquire()
         # Not `threading.Thread`: a test may count the threads known to that module.
         try:
-            self._watcher = _thread.start_new_thread(_named(self.watched.text), (self._watch,))
+            watch = _named(self.watched.text)
+            self._watcher = start_without_signals(lambda: _thread.start_new_thread(watch, (self._watch,)))
         except RuntimeError:
             os.close(self._stderr)
             raise CannotWatchError("no thread could be started to watch it") from None

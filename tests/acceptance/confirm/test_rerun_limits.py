@@ -270,6 +270,22 @@ def test_a_re_run_that_lets_no_exception_through_ends_the_session(limited: Runne
     record_of_ended(limited(suite(second)))
 
 
+@needs_signals
+def test_a_signal_that_a_re_run_blocks_waits_for_it(limited: Runner) -> None:
+    found = limited("""
+        import os, signal
+        KEPT = []
+
+        def test_it():
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+            os.kill(os.getpid(), signal.SIGUSR1)  # its default is to end the process
+            assert signal.sigwait({signal.SIGUSR1}) == signal.SIGUSR1
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            KEPT.append(Buffer(100))
+    """)
+    assert found.verdicts["test_it"] == "leaked"
+
+
 @needs_mutex
 def test_a_teardown_that_blocks_in_c_ends_the_session(limited: Runner) -> None:
     rest = LOCKED + "\n        def finalize(): lock_twice(ctypes.CDLL(None))\n"
