@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
-from _thread import get_ident as _get_ident
 
 # Each short process of a run pays for what is imported here: `typing`, `contextlib` and `json` would double its start.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable
     from typing import Any
 
@@ -106,7 +105,7 @@ class Entry:
         import atexit
 
         # Here, in the main thread: `threading` takes the thread that imports it first for the main one (up to 3.12).
-        import threading
+        import threading  # noqa: F401
 
         from pytest_gpuleak.heap.signals import start_without_signals
 
@@ -122,12 +121,15 @@ class Entry:
             # At once, before the process does anything: the run then knows of it, however busy its threads are.
             greeting = f'"op": "hello", "pid": {os.getpid()}, "name": {_quoted(name)}, "version": {_quoted(_version())}'
             self.socket.sendall(f"{{{greeting}}}\n".encode())
-            self.thread: threading.Thread = threading.Thread(target=self._serve, name="gpuleak-agent", daemon=True)
-            start_without_signals(self.thread.start)
+            # No `threading.Thread`: a program may count those that this module knows, or wait for the end of each.
+            self.native_id = 0
+            self._runs = _thread.allocate_lock()
+            self._runs.acquire()
+            start_without_signals(lambda: _thread.start_new_thread(self._serve, ()))
         except BaseException:
             self.socket.close()  # else the process warns of it, where it is asked to, and the run waits for it
             raise
-        # A daemon thread that imports while the interpreter ends crashes it.
+        # A thread that imports while the interpreter ends crashes it.
         atexit.register(self.stop)
 
     def _connect(self) -> None:
@@ -192,9 +194,15 @@ class Entry:
         """End the thread, and wait for it. Safe to call twice, and in another process than the thread's."""
         if _entries.get(os.getpid()) is self:
             self._shut()
-            self.thread.join(EXIT_S)
-            if not self.thread.is_alive():
+            if self.join(EXIT_S):
                 self._close()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the end of the thread, and return whether it has ended."""
+        ended = self._runs.acquire(timeout=seconds)
+        if ended:
+            self._runs.release()
+        return ended
 
     def _shut(self) -> None:
         """End the connection, for which neither the thread nor the run waits any more."""
@@ -229,6 +237,7 @@ class Entry:
             pass
 
     def _serve(self) -> None:
+        self.native_id = _thread.get_native_id()
         try:
             # What a short process never needs is loaded with the first message.
             if self.socket.recv(1, _PEEK):
@@ -237,6 +246,7 @@ class Entry:
             self.leave_run(f"its check failed: {type(error).__name__}: {error}"[:300].rstrip(": "))
         finally:
             self._shut()
+            self._runs.release()
 
     def leave_run(self, why: str) -> None:
         """Tell the run, if it is still there, why it cannot ask this process any more."""
@@ -249,7 +259,7 @@ class Entry:
 def _others_import() -> bool:
     """Tell whether another thread is in the midst of an import."""
     frames = sys._current_frames()
-    del frames[_get_ident()]  # a frame that has itself in a variable is a cycle
+    del frames[_thread.get_ident()]  # a frame that has itself in a variable is a cycle
     for innermost in frames.values():
         frame = innermost
         while frame is not None:
@@ -292,15 +302,15 @@ def _version() -> str:
 def _before_fork() -> None:
     """From 3.12 on, `os.fork` warns where there is a second thread, also of one that starts again after it: end it."""
     entry = _entries.get(os.getpid())
-    if entry is not None and sys.version_info >= (3, 12) and entry.thread.is_alive():
+    if entry is not None and sys.version_info >= (3, 12) and not entry.join(0):
         entry.leave_run("it forks, for which its agent has ended: Python 3.12 warns of a fork beside threads")
         entry.stop()
-        if not entry.thread.is_alive():
-            _await_end(entry.thread.native_id)
+        if entry.join(0):
+            _await_end(entry.native_id)
 
 
-def _await_end(thread: int | None) -> None:
-    """Wait until the system has no such thread any more: `join` returns a moment earlier, and the warning counts these.
+def _await_end(thread: int) -> None:
+    """Wait until the system has no such thread any more: `Entry.join` returns a moment earlier, and the warning counts these.
 
     A moment may be a second where many processes want to run.
     """

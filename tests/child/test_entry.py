@@ -133,7 +133,7 @@ def test_a_process_that_closes_all_descriptors_keeps_its_own_files(
         with pytest.raises(OSError, match="has closed the connection"):
             entry.send(op="bye")
         connection.close()
-        entry.thread.join(300)
+        entry.join(300)
     os.close(number)
     assert (tmp_path / "users").read_bytes() == b""
     with contextlib.suppress(OSError):
@@ -166,7 +166,7 @@ def test_a_full_queue_of_connections_is_waited_for_and_not_for_ever(
         with pytest.raises(BlockingIOError):
             hook.Entry(run, "")
         assert sum(naps[3:]) == pytest.approx(hook.CONNECT_S)
-    entry.thread.join(300)
+    entry.join(300)
 
 
 @posix
@@ -199,8 +199,7 @@ def test_one_that_ends_says_so_and_waits_for_nobody(listening: socket.socket) ->
         while True:
             entry.socket.send(b" " * 4096, socket.MSG_DONTWAIT)  # the run does not read
     entry._shut()
-    entry.thread.join(300)
-    assert not entry.thread.is_alive()
+    assert entry.join(300)
     connection.close()
 
     other = hook.Entry(run, "")

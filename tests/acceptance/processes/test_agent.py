@@ -250,6 +250,20 @@ def test_a_process_of_subprocess_comes_in_by_the_file_beside_the_package(run: Ru
     assert finding["process"]["command"].endswith(" program.py")
 
 
+def test_a_helper_that_waits_for_all_its_threads_ends(run: Runner) -> None:
+    suite = """
+        def names(_):
+            import threading
+            return [one.name for one in threading.enumerate()]
+        def test_first(server): server.ask(nothing)
+        def test_keeps(server): server.ask(keep)
+        def test_names(server): assert server.ask(names) == ["MainThread"]  # joining the agent's would never return
+    """
+    found = found_in(run, suite)
+    found.result.assert_outcomes(passed=3)
+    assert found.verdicts["test_keeps[spawn]"] == "leaked"
+
+
 def test_one_that_closes_all_descriptors_goes_on_without_an_agent(run: Runner) -> None:
     suite = """
         def close_all(connection):
