@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
-import _thread
 import os
 import sys
+
+# The functions themselves: gevent replaces them in the module, and its thread, a greenlet, would hold all others up.
+from _thread import allocate_lock, get_ident, get_native_id, start_new_thread
 
 # Each short process of a run pays for what is imported here: `typing`, `contextlib` and `json` would double its start.
 TYPE_CHECKING = False
@@ -123,9 +125,9 @@ class Entry:
             self.socket.sendall(f"{{{greeting}}}\n".encode())
             # No `threading.Thread`: a program may count those that this module knows, or wait for the end of each.
             self.native_id = 0
-            self._runs = _thread.allocate_lock()
+            self._runs = allocate_lock()
             self._runs.acquire()
-            start_without_signals(lambda: _thread.start_new_thread(self._serve, ()))
+            start_without_signals(lambda: start_new_thread(self._serve, ()))
         except BaseException:
             self.socket.close()  # else the process warns of it, where it is asked to, and the run waits for it
             raise
@@ -237,7 +239,7 @@ class Entry:
             pass
 
     def _serve(self) -> None:
-        self.native_id = _thread.get_native_id()
+        self.native_id = get_native_id()
         try:
             # What a short process never needs is loaded with the first message.
             if self.socket.recv(1, _PEEK):
@@ -259,7 +261,7 @@ class Entry:
 def _others_import() -> bool:
     """Tell whether another thread is in the midst of an import."""
     frames = sys._current_frames()
-    del frames[_thread.get_ident()]  # a frame that has itself in a variable is a cycle
+    del frames[get_ident()]  # a frame that has itself in a variable is a cycle
     for innermost in frames.values():
         frame = innermost
         while frame is not None:

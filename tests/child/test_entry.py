@@ -189,6 +189,28 @@ def test_a_signal_that_the_program_blocks_waits_for_it(listening: socket.socket)
 
 
 @posix
+def test_its_thread_is_one_of_the_systems_whatever_replaces_them(listening: socket.socket) -> None:
+    text = """
+        import os, threading
+        from pytest_gpuleak.child import hook
+        import _thread
+        _thread.start_new_thread = threading._start_new_thread = None  # as gevent does, for greenlets
+        hook.start()
+        assert hook._entries[os.getpid()].join(300)
+    """
+    path = os.path.dirname(os.path.dirname(os.path.dirname(hook.__file__)))  # noqa: PTH120
+    done = subprocess.Popen(
+        [sys.executable, "-S", "-c", textwrap.dedent(text)],
+        env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    connection, _ = listening.accept()
+    with connection:
+        assert connection.recv(1 << 16)
+    assert done.communicate(timeout=300)[1] == b""
+    assert done.returncode == 0
+
+
+@posix
 def test_one_that_ends_says_so_and_waits_for_nobody(listening: socket.socket) -> None:
     run = hook.current_run()
     assert run is not None
