@@ -188,7 +188,7 @@ class Entry:
         """
         if self._ends:
             raise OSError("the process ends")
-        if _place_of(self.socket.fileno()) != self._place:
+        if self.socket.fileno() < 0 or _place_of(self.socket.fileno()) != self._place:
             self.socket.detach()
             raise OSError("the process has closed the connection")
 
@@ -241,6 +241,7 @@ class Entry:
     def _serve(self) -> None:
         self.native_id = get_native_id()
         try:
+            self._check_place()
             # What a short process never needs is loaded with the first message.
             if self.socket.recv(1, _PEEK):
                 self.import_alone(_load_agent)(self, self.run.root)
