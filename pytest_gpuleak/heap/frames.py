@@ -10,7 +10,6 @@ import inspect
 import re
 import sys
 import types
-from _thread import get_ident
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -82,11 +81,11 @@ def belongs_to_plugin(namespace: object) -> bool:
 def running_frames(ignore: Collection[int]) -> list[RunningFrame]:
     """Return the frames on all threads' stacks, innermost first, without this package's and ignored ones."""
     found: list[RunningFrame] = []
-    own = get_ident()
+    own = id(sys._getframe())  # not `get_ident`: see `threads.other_frames`
     stacks = sys._current_frames()
     while stacks:  # emptied, since it holds this very frame: a cycle
         ident, frame = stacks.popitem()
-        name = None if ident == own else thread_name(ident)
+        name = None if id(frame) == own else thread_name(ident)
         while frame is not None:
             if not belongs_to_plugin(frame.f_globals) and id(frame) not in ignore:
                 found.append(RunningFrame(frame, name))

@@ -44,8 +44,19 @@ def others_work() -> bool:
 
     The thread in which execnet reads what pytest-xdist sends to a worker does not count.
     """
-    own = threading.get_ident()
-    return any(thread != own and not _is_of_execnet(frame) for thread, frame in sys._current_frames().items())
+    return any(not _is_of_execnet(frame) for frame in other_frames().values())
+
+
+def other_frames() -> dict[int, FrameType]:
+    """Return the innermost frame of each other thread, by the thread's ident.
+
+    Not by `get_ident`: where gevent has patched it, that tells the greenlet.
+    """
+    own = id(sys._getframe())
+    frames = sys._current_frames()
+    # A frame that has itself in a variable is a cycle, which stays until a collection.
+    del frames[next(thread for thread, frame in frames.items() if id(frame) == own)]
+    return frames
 
 
 def read_kernel_file(path: str, *, whole: bool = False) -> bytes:

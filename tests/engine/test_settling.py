@@ -15,7 +15,8 @@ import pytest
 from pytest_gpuleak.engine.settle import steps as settle_steps
 from pytest_gpuleak.engine.settle.steps import Call, Collection, Settling, settle_steps_of
 from pytest_gpuleak.heap.collector import GcView, epochs_supported
-from pytest_gpuleak.heap.threads import others_work, running_threads
+from pytest_gpuleak.heap.frames import running_frames
+from pytest_gpuleak.heap.threads import other_frames, others_work, running_threads
 from pytest_gpuleak.heap.weak_references import has_weak_references
 
 pytestmark = pytest.mark.interpreter
@@ -230,3 +231,23 @@ def test_what_a_thread_held_is_gone_once_it_has_ended_though_no_step_is_left() -
     settling.run(())
     assert not settling.alive
     assert not settling.cycles
+
+
+def test_this_thread_is_known_where_gevent_tells_greenlets_for_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search for holders failed there with a KeyError, and the leak had none."""
+    own, end = sys._getframe().f_code, threading.Event()
+    other = threading.Thread(target=end.wait)
+    other.start()
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr("threading.get_ident", lambda: 7)
+            patched.setattr("_thread.get_ident", lambda: 7)
+            found = other_frames()
+            named = {frame.thread for frame in running_frames(()) if frame.frame.f_code is own}
+        assert other.ident in found
+        assert len(found) == len(sys._current_frames()) - 1
+        assert named == {None}
+        found.clear()
+    finally:
+        end.set()
+        other.join()

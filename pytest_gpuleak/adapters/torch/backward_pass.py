@@ -23,13 +23,12 @@ import contextlib
 import os
 import sys
 import threading
-from _thread import get_ident
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.torch.lookup import torch_module
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.threads import pause, read_kernel_file
+from pytest_gpuleak.heap.threads import other_frames, pause, read_kernel_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,9 +120,7 @@ def _has_lock() -> bool:
 
 def _others() -> dict[int, FrameType]:
     """Return the innermost frames of the other threads, without the test runners' servers."""
-    frames = sys._current_frames()
-    del frames[get_ident()]  # a frame that has itself in a variable is a cycle, which stays until a collection
-    return {thread: frame for thread, frame in frames.items() if not _is_server(frame)}
+    return {thread: frame for thread, frame in other_frames().items() if not _is_server(frame)}
 
 
 def _all_wait() -> bool:
