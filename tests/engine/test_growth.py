@@ -10,7 +10,7 @@ import pytest
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.judge.growth import compare_runs
 from pytest_gpuleak.model.evidence import Evidence, Survivor
-from pytest_gpuleak.model.findings import Holder
+from pytest_gpuleak.model.findings import Holder, Origin
 from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.model.readings import ArrayReading
 from tests.support.calls import count_calls
@@ -172,3 +172,31 @@ def test_a_list_grows_beside_one_under_the_root_that_refers_to_the_latest() -> N
         "service": ("growing", 100),
         "LOG": ("growing", 100),
     }
+
+
+LINES = [Origin("test_a.py", number, "test_a", "") for number in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lines", "told"),
+    [
+        ((200,), (0,), 0),  # of another size, and the only one that was made
+        ((200, 300), (0, 0), 0),
+        ((200, 300), (0, 1), None),  # by either line
+        ((200, 300), (0, None), None),  # by C++, perhaps: a constant of TorchScript's beside the module's parameters
+        ((200, 300), (None, 0), None),
+        ((200, 100), (0, 1), 1),  # as large as that of the second line
+        ((100, 100), (None, 1), 1),
+    ],
+)
+def test_a_line_is_told_that_all_similar_arrays_of_the_traced_run_have(
+    sizes: tuple[int, ...], lines: tuple[int | None, ...], told: int | None
+) -> None:
+    # The traced run is the third; C++ holds all.
+    traced = [
+        survivor(2, None, size)._replace(created=None if line is None else LINES[line])
+        for size, line in zip(sizes, lines, strict=True)
+    ]
+    found = evidence([survivor(0, None), survivor(1, None), *traced], {0}, {0, 1})
+    (group,) = compare_runs(dataclasses.replace(found, traced=2))
+    assert [member.created for member in group.members] == [None if told is None else LINES[told]]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.engine.judge.replacements import Comparison
     from pytest_gpuleak.model.evidence import Evidence, Root, Survivor
-    from pytest_gpuleak.model.findings import FindingKind, Holder, PathStep
+    from pytest_gpuleak.model.findings import FindingKind, Holder, Origin, PathStep
 
     Key = Callable[[Survivor], Any]
 
@@ -99,7 +99,7 @@ def compare_runs(evidence: Evidence) -> list[Group]:
         per_run = round(sum(survivor.size for of_run in of_root for survivor in of_run) / len(of_root))
         # Found under this root in the re-runs only: the first search took another path of equal length.
         shown = members or [survivor._replace(run=0) for survivor in of_root[-1]]
-        lines = (survivor for of_run in (*of_root, traced) for survivor in of_run)
+        lines = (*(one for of_run in of_root for one in of_run if one.created is not None), *traced)
         groups.append(Group("growing", tuple(_with_lines(shown, lines)), per_run, tuple(of_root[-1])))
     unchanged = _with_lines(unchanged, traced, by_place_alone=True)
     return [*groups, *group_by_root("retained", unchanged)]
@@ -188,6 +188,10 @@ def _place_and_form(survivor: Survivor) -> Any:
     return place_of(survivor), form_of(survivor)
 
 
+def _pattern_and_form(survivor: Survivor) -> Any:
+    return survivor.pattern, form_of(survivor)
+
+
 def _growing_places(
     additions: Sequence[dict[Root, list[Survivor]]],
     growing: Iterable[Root],
@@ -211,27 +215,26 @@ def _growing_places(
 def _with_lines(
     members: Iterable[Survivor], additions: Iterable[Survivor], *, by_place_alone: bool = False
 ) -> list[Survivor]:
-    """Give the first run's survivors the creating lines of similar survivors of a run that was traced.
+    """Give the first run's survivors the creating lines of similar survivors of a run that was traced (`additions`).
 
-    With `by_place_alone`, of those in the same place: what does not grow may have been made by the first run alone.
+    One that is less similar gives its line only if all that are as similar have the same line: of several made by other
+    lines, or where no line was seen, none is known to be the one. With `by_place_alone`, of those in the same place: what
+    does not grow may have been made by the first run alone.
     """
-    keys: tuple[Key, ...] = (
-        lambda survivor: (survivor.pattern, form_of(survivor)),
-        *(() if by_place_alone else (lambda survivor: survivor.pattern, form_of, device_of)),
-    )
-    lines: list[dict[Any, Survivor]] = [{} for _ in keys]
+    less_similar: tuple[Key, ...] = (lambda survivor: survivor.pattern, form_of, device_of)
+    keys = (_pattern_and_form, *(() if by_place_alone else less_similar))
+    lines: list[dict[Any, Origin | None]] = [{} for _ in keys]
     for addition in additions:
-        if addition.created is not None and (addition.pattern or not by_place_alone):
+        if addition.pattern or not by_place_alone:
             for key, known in zip(keys, lines, strict=True):
-                known.setdefault(key(addition), addition)
+                line = known.setdefault(key(addition), addition.created)
+                if line != addition.created:
+                    known[key(addition)] = (line or addition.created) if key is _pattern_and_form else None
     result = []
     for member in members:
         if member.created is None:
-            like = next(
-                (known[key(member)] for key, known in zip(keys, lines, strict=True) if key(member) in known), None
-            )
-            if like is not None:
-                member = member._replace(created=like.created)  # noqa: PLW2901 - the same, with its line
+            found = (known.get(key(member)) for key, known in zip(keys, lines, strict=True))
+            member = member._replace(created=next(filter(None, found), None))  # noqa: PLW2901 - the same, with its line
         result.append(member)
     return result
 
