@@ -198,7 +198,8 @@ class _Above:
             known = getrefcount(value) - own <= self._known[identity]
             if not known or type(value) is CellType or _has_shared_dict(value, objects):
                 found.add(identity)
-        links = self._links_to(owned, frameworks) if owned else counts
+        # Where neither frames nor the item lead to them, they hold none alone, whatever native code does.
+        links = self._links_to(owned, frameworks) if owned and (self._from_frames or self._from_item) else counts
         return found | {identity for identity, count in counts.items() if links[identity] != count}
 
     def _links_to(self, owned: Mapping[int, object], frameworks: Sequence[ReferenceFinder]) -> Counter[int]:
