@@ -19,7 +19,7 @@ from pytest_gpuleak.adapters.arrays import (
     select_arrays,
 )
 from pytest_gpuleak.adapters.bulk import hold_arrays
-from pytest_gpuleak.engine.detect.young_arrays import KeepYoung, make_young
+from pytest_gpuleak.engine.detect.young_arrays import KeepYoung, YoungIds, make_young
 from pytest_gpuleak.engine.limits import LEAST_FROZEN, LEAST_STAYING, LEAST_STEP, LONG_LIVED_SHARE
 from pytest_gpuleak.heap.collector import (
     GcView,
@@ -49,7 +49,7 @@ class EpochDetector:
         self._scanner: ScanDetector | None = None
         self._any_framework = False  # until then it is cheaper to ask for classes than to look at the objects
         self._noted: set[int] = set()
-        self._hidden: set[int] = set()
+        self._hidden = YoungIds()
         """Ids of what was young when the freeze point moved: what is old and has one of them is the epoch's."""
         self._older: dict[tuple[int, int], StorageHandle] = {}  # the epoch's arrays that count as old, by key
         self._youth: KeepYoung | None = None
@@ -171,8 +171,8 @@ class EpochDetector:
             return
         with PausedCollector():
             with self.whole_heap():  # what is young now is noted
-                objects = get_objects()
-                young = list(compress(objects, map(self._hidden.__contains__, map(id, objects))))
+                objects, hidden = get_objects(), self._hidden.all()
+                young = list(compress(objects, map(hidden.__contains__, map(id, objects))))
                 objects.clear()
             for value in young:
                 move(value)
@@ -217,7 +217,7 @@ class EpochDetector:
     def note(self) -> None:
         """Keep the ids of the arrays born so far: a later array at the same address is just as young."""
         if self._open and not self._view.border_lost:
-            self._hidden.update(map(id, get_objects()))
+            self._hidden.add(get_objects())
             bases = array_types(self.frameworks)
             if bases:
                 self._noted.update(map(id, self._scan.look() if self.scanning else select_arrays(get_objects(), bases)))
@@ -231,7 +231,7 @@ class EpochDetector:
             self.note()
             return
         self._collected_in_epoch = True
-        self._hidden.update(map(id, get_objects()))
+        self._hidden.add(get_objects())
         self._youth = KeepYoung(select_arrays(get_objects(), bases))
 
     def end_collection(self) -> None:

@@ -11,7 +11,10 @@ import functools
 import gc
 import types
 import weakref
+from array import array
 from collections import defaultdict
+from contextlib import suppress
+from mmap import mmap
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.engine.limits import MOST_CONTAINERS
@@ -52,6 +55,34 @@ class KeepYoung:
                 move(array)
         self._followed.clear()
         return left
+
+
+class YoungIds:
+    """Ids of objects, kept in memory that the heap's counter does not count: a run would seem to have added them."""
+
+    def __init__(self) -> None:
+        self._memory: mmap | None = None
+
+    def add(self, objects: list[object]) -> None:
+        """Add the ids of objects; where there is no memory for them, none is kept."""
+        ids = self.all()
+        ids.update(map(id, objects))
+        self.clear()
+        if ids:
+            data = array("Q", ids).tobytes()
+            with suppress(OSError):
+                self._memory = mmap(-1, len(data))
+                self._memory[:] = data
+
+    def all(self) -> set[int]:
+        """Return all ids."""
+        return set() if self._memory is None else set(array("Q", self._memory[:]))
+
+    def clear(self) -> None:
+        """Forget them."""
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
 
 
 def _moves(untrack: Callable[[object], None], track: Callable[[object], None]) -> bool:
