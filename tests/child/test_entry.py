@@ -46,6 +46,20 @@ def listening(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
         yield listening
 
 
+def start_program(text: str, *options: str, together: bool = False) -> subprocess.Popen[bytes]:
+    """Start Python with a text that imports the package, and pipe its errors, or its output and errors `together`.
+
+    With -S: where the package is installed, its .pth would start an agent before the text does.
+    """
+    root = os.path.dirname(os.path.dirname(os.path.dirname(hook.__file__)))  # noqa: PTH120
+    return subprocess.Popen(
+        [sys.executable, "-S", *options, "-c", textwrap.dedent(text)],
+        env={**os.environ, "PYTHONPATH": root},
+        stdout=subprocess.PIPE if together else None,
+        stderr=subprocess.STDOUT if together else subprocess.PIPE,
+    )
+
+
 @GENERAL
 @given(TEXTS)
 def test_a_greeting_is_json_whatever_the_name(name: str) -> None:
@@ -180,12 +194,9 @@ def test_a_signal_that_the_program_blocks_waits_for_it(listening: socket.socket)
         os.kill(os.getpid(), signal.SIGTERM)  # its default is to end the process
         assert signal.sigwait({signal.SIGTERM}) == signal.SIGTERM
     """
-    path = os.path.dirname(os.path.dirname(os.path.dirname(hook.__file__)))  # noqa: PTH120
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", textwrap.dedent(text)], env={**os.environ, "PYTHONPATH": path},
-        stderr=subprocess.PIPE, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, b"")
+    program = start_program(text)
+    assert program.communicate()[1] == b""
+    assert program.returncode == 0
 
 
 @posix
@@ -198,16 +209,12 @@ def test_its_thread_is_one_of_the_systems_whatever_replaces_them(listening: sock
         hook.start()
         assert hook._entries[os.getpid()].join(300)
     """
-    path = os.path.dirname(os.path.dirname(os.path.dirname(hook.__file__)))  # noqa: PTH120
-    done = subprocess.Popen(
-        [sys.executable, "-S", "-c", textwrap.dedent(text)],
-        env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    program = start_program(text)
     connection, _ = listening.accept()
     with connection:
         assert connection.recv(1 << 16)
-    assert done.communicate(timeout=300)[1] == b""
-    assert done.returncode == 0
+    assert program.communicate(timeout=300)[1] == b""
+    assert program.returncode == 0
 
 
 @posix
@@ -260,12 +267,9 @@ def test_children_of_a_child_have_agents_where_the_child_had_its_own_before_mult
         hook.start("Engine")  # from the preparation data
         assert type(spawn.get_preparation_data("x")["gpuleak"]) is hook.Stowaway
     """
-    path = os.path.dirname(os.path.dirname(os.path.dirname(hook.__file__)))  # noqa: PTH120
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", textwrap.dedent(text)], env={**os.environ, "PYTHONPATH": path},
-        stderr=subprocess.PIPE, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, b"")
+    program = start_program(text)
+    assert program.communicate()[1] == b""
+    assert program.returncode == 0
 
 
 @posix
@@ -314,12 +318,7 @@ def test_a_fork_has_an_agent_of_its_own_and_ends_in_silence(listening: socket.so
             sys.exit()  # the interpreter's whole end, unlike `os._exit`
         sys.exit(os.waitpid(pid, 0)[1])
     """
-    path = os.path.dirname(os.path.dirname(os.path.dirname(hook.__file__)))  # noqa: PTH120
-    # -S: where the package is installed, its .pth would start an agent before the text does.
-    done = subprocess.Popen(
-        [sys.executable, "-S", "-W", "error", "-c", textwrap.dedent(text)], env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+    done = start_program(text, "-W", "error", together=True)
     pids: list[int] = []
     for _ in range(2):
         try:
