@@ -235,15 +235,14 @@ class SuspectCheck:
     def _end_first_run(self, first: FirstRun) -> bool:
         evidence, runs, tracker = self._evidence, self._runs, self._suspect.tracker
         arrays, garbage = first.arrays, first.garbage
-        were_hidden = not tracker.detector.sees_only_young
-        tracker.detector.show_young()
+        shown = tracker.detector.show_young()
         if garbage is None:
             readings = read_arrays(arrays, tracker.guarded_arrays)
             evidence.rings = read_rings(
                 arrays, readings, self._suspect.knowledge, self._suspect.subject.nodeid, self._suspect.policy
             )
         evidence.note_borrowed(arrays)
-        steps = CHEAP_STEPS if garbage is None or were_hidden else ()
+        steps = CHEAP_STEPS if garbage is None or shown else ()
         runs.end_run(arrays, self._suspect.knowledge.is_user_file, steps)
         if tracker.detector.sees_only_young and not tracker.threaded:
             self._note_kept()

@@ -40,8 +40,8 @@ class Detector(Protocol):
     def look(self) -> list[object]:
         """Return the living arrays born since the last `open` or `take_and_age`, without moving the freeze point."""
 
-    def show_young(self) -> None:
-        """Let `heap.collector` see again all that was born in the epoch, as far as it can be moved."""
+    def show_young(self) -> bool:
+        """Let `heap.collector` see again all that was born in the epoch; return whether some of it had been hidden."""
 
     def find(self, identities: set[int]) -> list[object]:
         """Return the arrays alive anywhere on the heap whose id is in `identities`."""

@@ -161,14 +161,14 @@ class EpochDetector:
         handle = self._older.get(array_key(array, self.frameworks))
         return handle is not None and handle.alive()
 
-    def show_young(self) -> None:
+    def show_young(self) -> bool:
         """Make young again what the epoch made, where a collection of the whole heap, or a look at it, has made it old.
 
-        Other objects may have taken the ids of dead ones meanwhile: they become young too, which does no harm.
+        Return whether one had. Other objects may have taken the ids of dead ones meanwhile: they become young too, which does no harm.
         """
         move = make_young()
         if move is None or self.sees_only_young or not self.hides_older:
-            return
+            return False
         with PausedCollector():
             with self.whole_heap():  # what is young now is noted
                 objects, hidden = get_objects(), self._hidden.all()
@@ -180,6 +180,7 @@ class EpochDetector:
         self._noted.clear()
         self._hidden.clear()
         self._collected_in_epoch = False
+        return True
 
     def take_and_age(self) -> list[object]:
         """Like `look`, and count everything as old from now on."""

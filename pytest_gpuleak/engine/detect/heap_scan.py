@@ -67,8 +67,9 @@ class ScanDetector:
         """Return the arrays that were not there at `open`."""
         return [array for array in self._all() if array_key(array, self._frameworks) not in self._old]
 
-    def show_young(self) -> None:
-        """Do nothing: all is visible."""
+    def show_young(self) -> bool:
+        """Return False: all is visible."""
+        return False
 
     def take_and_age(self) -> list[object]:
         """Like `look`, and count the arrays found as old from now on."""

@@ -65,7 +65,7 @@ def compare(evidence: Evidence) -> Comparison:
         if run == evidence.traced:
             grown = added[-1] if added and all(added) and not doubtful else ()
             left = _left_of(left, match_replacements(grown, left, evidence.survivors, ()))
-            _note_uncollected(evidence, left, extra)
+            _note_uncollected(evidence, run, left, extra)
             continue
         if evidence.rebuilds and run == 1:
             once, doubt = left, doubt or bool(left)
@@ -111,14 +111,13 @@ def _compare_run(
     return left, of_older or (bool(left) and bool(collected or other_size or run in evidence.older_doubtful))
 
 
-def _note_uncollected(evidence: Evidence, left: list[int], extra: set[int]) -> None:
-    """Note what the traced run has replaced, though nothing has collected it since: all that it left, but for the growth.
+def _note_uncollected(evidence: Evidence, run: int, left: list[int], extra: set[int]) -> None:
+    """Note what a traced run has replaced, though nothing has collected it since: all that it left, but for the growth.
 
     The next test was excused for garbage of this run, as if it had let it go (tests/acceptance/confirm/test_replaced_in_cycles.py).
     """
-    assert evidence.traced is not None
-    alive = evidence.alive[evidence.traced - 1] & evidence.alive[evidence.traced] - evidence.kept.keys()
-    replaced = match_replacements(sorted(alive, reverse=True), left, evidence.survivors, ())
+    staying = (evidence.alive[run - 1] & evidence.alive[run]) - evidence.kept.keys()
+    replaced = match_replacements(sorted(staying, reverse=True), left, evidence.survivors, ())
     extra.update(replaced)
     extra.difference_update(replaced.values())
 
