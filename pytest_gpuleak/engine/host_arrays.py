@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.adapters.arrays import array_types
 from pytest_gpuleak.adapters.registry import may_have_untracked_arrays
 from pytest_gpuleak.engine.confirm.lenders import has_any, starts_of_memory
-from pytest_gpuleak.engine.host_walks import Residue, TracedLines
+from pytest_gpuleak.engine.host_walks import HeapSince, Residue, TracedLines
 from pytest_gpuleak.engine.judge.untracked import UntrackedRuns, added_by_record, judge_cut, judge_untracked
 from pytest_gpuleak.engine.stages import EXPLAIN
 from pytest_gpuleak.engine.survivors import Survivors
-from pytest_gpuleak.heap.collector import PausedCollector, collect
+from pytest_gpuleak.heap.collector import PausedCollector, calling, collect
 from pytest_gpuleak.model.evidence import Survivor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from pytest_gpuleak.engine.subject import Suspect
     from pytest_gpuleak.explain.untracked_arrays import ArrayWalk, HeapArrays
@@ -48,6 +49,7 @@ class HostArrays:
         self._born: set[int] = set()
         self._growth: Growth | None = None
         self._runs = UntrackedRuns()
+        self._heap = HeapSince(suspect.tracker.counters.heap_bytes)
         self.watched = suspect.policy.array_bytes if suspect.policy.host and may_have_untracked_arrays() else None
         """Growth of the heap in a run, in bytes, above which its arrays may be looked for; None: they are not."""
 
@@ -62,16 +64,26 @@ class HostArrays:
         # What programs take is an estimate, in which such arrays would be lost.
         self._grown.append(unexplained + growth.compiled if added else unexplained)
         self._added.append(added is not False)
-        if self._growth is None:
-            self._growth = growth
-            if self.suspected and self._suspect.tracker.detector.sees_only_young:
-                with self._suspect.guard(EXPLAIN):
-                    self._born = self._arrays().of_young()
+        self._growth = self._growth or growth
+        detector = self._suspect.tracker.detector
+        if self._grown[0] >= self._least_residue and (detector.show_young() or detector.sees_only_young):
+            with self._suspect.guard(EXPLAIN):
+                self._born |= self._arrays().of_young()
         if self._before is not None:
             with self._suspect.guard(EXPLAIN):
                 self._compare(self._before.sizes)
             self._before = None
         return self.suspected
+
+    @contextlib.contextmanager
+    def following(self) -> Iterator[None]:
+        """Follow the heap within this context, from after the first run to the verdict."""
+        with calling(self._heap.on_collection) if self.suspected else contextlib.nullcontext():
+            yield
+
+    def run(self) -> AbstractContextManager[None]:
+        """Return the context of a re-run."""
+        return self._heap.run()
 
     @property
     def floor(self) -> int:
@@ -139,21 +151,30 @@ class HostArrays:
         `compiled` bytes of the first run's growth are its programs'.
         """
         if self._growth is not None and not self._cut and self._may_be_residue(confirmed=confirmed):
-            strict = self._suspect.policy.confirm == 0 or self._suspect.subject.counts_running_frames
-            # The modules of numba or LLVM take twice what most do.
-            least = self.floor if strict else max(self._suspect.policy.retained_bytes, self._growth.imported)
             grown = self._grown[0] - compiled
-            if grown >= least and (strict or self._added[0] or grown >= self._suspect.policy.host_bytes):
+            sought = self._is_strict or self._added[0] or grown >= self._suspect.policy.host_bytes
+            if sought and grown >= self._least_residue:
                 with self._suspect.guard(EXPLAIN):
-                    self._find_residue(compiled, least, confirmed=confirmed)
+                    self._find_residue(compiled, confirmed=confirmed)
         self._suspect.knowledge.walk = self._last or self._suspect.knowledge.walk
+
+    @property
+    def _is_strict(self) -> bool:
+        return self._suspect.policy.confirm == 0 or self._suspect.subject.counts_running_frames
+
+    @property
+    def _least_residue(self) -> int:
+        """The bytes that the first run must have added for what it left to be looked for."""
+        # The modules of numba or LLVM take twice what most do.
+        imported = 0 if self._growth is None else self._growth.imported
+        return self.floor if self._is_strict else max(self._suspect.policy.retained_bytes, imported)
 
     def _may_be_residue(self, *, confirmed: bool) -> bool:
         """Tell whether only the first run may have left arrays; a recorded run may have replaced what it left."""
         if not self._runs.grows:
             return not (confirmed and self.suspected)
-        # The plugin's own record grows the heap too, by a few hundred KiB.
-        return not self.judge() and 2 * self._grown[-1] < self._grown[0]
+        # The recorded run began without garbage, and the heap was collected after it: what is added by now grows.
+        return not self.judge() and 2 * self._heap.added < self._grown[0]
 
     def judge(self) -> tuple[Finding, ...]:
         """Return the findings on the arrays found, or a note if a walk for them was cut."""
@@ -203,22 +224,19 @@ class HostArrays:
                     self._explain(arrays, heap)
                 arrays.clear()
 
-    def _find_residue(self, compiled: int, least: int, *, confirmed: bool) -> None:
+    def _find_residue(self, compiled: int, *, confirmed: bool) -> None:
         """Choose among all arrays those that explain the first run's growth, and find out who holds them."""
         assert self._growth is not None
         earlier = self._suspect.knowledge.walk
         known = self._suspect.tracker.known_arrays() | (earlier.alive() if earlier is not None else {})
         residue = Residue(self._grown[0], compiled, known, self._born)
         walk = self._walk()
-        if walk is None or residue.new_bytes(walk.sizes) < least:
+        if walk is None or residue.new_bytes(walk.sizes) < self._least_residue:
             return
         with self._suspect.tracker.detector.whole_heap():
-            counters = self._suspect.tracker.counters
-            before = counters.end().host
             collect(2)
-            # Garbage of both runs went with it, of which the re-run's is no part of what the first one has added.
-            freed = before - counters.end().host - max([0, *self._grown[1:]])
-            residue = dataclasses.replace(residue, grown=residue.grown - max(freed, 0))
+            # What re-runs added is either still there, as what replaced the first run's, or garbage that was collected.
+            residue = dataclasses.replace(residue, grown=min(self._grown[0], self._grown[0] + self._heap.added))
             heap = self._arrays()
             chosen, walk = residue.choose(heap)
             self._note(walk)

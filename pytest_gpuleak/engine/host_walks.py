@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,40 @@ from pytest_gpuleak.heap.tracing import CAN_TRACE, is_tracing
 from pytest_gpuleak.model.findings import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.explain.untracked_arrays import ArrayWalk, HeapArrays
+
+
+class HeapSince:
+    """Follow the heap of a suspect since its first run: what re-runs add to it, and what collections between runs free.
+
+    What the plugin adds between the runs is left out so: modules of its own, and walks.
+    """
+
+    def __init__(self, read: Callable[[], int]) -> None:
+        self._read = read
+        self._running = False
+        self._at_start = 0
+        self.added = 0
+        """Bytes added, less what was freed."""
+
+    @contextlib.contextmanager
+    def run(self) -> Iterator[None]:
+        """Count all that happens in a re-run."""
+        before, self._running = self._read(), True
+        try:
+            yield
+        finally:
+            self._running = False
+            self.added += self._read() - before
+
+    def on_collection(self, phase: str, _info: object) -> None:
+        """Count what a collection between two runs frees (an entry of `gc.callbacks`)."""
+        if phase == "start":
+            self._at_start = self._read()
+        elif not self._running:
+            self.added -= self._at_start - self._read()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -56,6 +56,7 @@ class SuspectCheck:
         with self._suspect.guard(COUNTERS):
             evidence.programs.end_first_run()
         with contextlib.ExitStack() as until_judged:
+            until_judged.enter_context(evidence.untracked.following())
             if suspected or evidence.suspects_beside():  # 2
                 step = "4 not run again"
                 with self._suspect.guard(CONFIRM) as stage:
@@ -186,7 +187,7 @@ class SuspectCheck:
         runs, tracker, evidence = self._runs, self._suspect.tracker, self._evidence
         evidence.expect_run()
         runs.begin_run(self._suspect.knowledge.older(tracker).all(), traced=traced)
-        with runs.marking(), tracker.frameworks.in_place():
+        with runs.marking(), tracker.frameworks.in_place(), evidence.untracked.run():
             tracker.begin_run(same_epoch=True)
             tracing = contextlib.nullcontext() if logs is None else self._traced(logs)
             result = self._suspect.subject.run_again(

@@ -91,7 +91,10 @@ class HeapArrays:
         return listed, ArrayWalk(sizes, handles) if walk.complete else None
 
     def of_young(self) -> set[int]:
-        """Return the keys of the memory that the objects visible to the collector hold directly, without a walk."""
+        """Return the keys of the memory that the objects visible to the collector hold, without a walk.
+
+        A dictionary or tuple of arrays alone is not visible: the collector does not track it.
+        """
         found: set[int] = set()
         array_class = self.reader.array_type()
         if array_class is None:
@@ -100,8 +103,12 @@ class HeapArrays:
         sieve = TypeSieve(_belongs_to(array_class))
         for start in range(0, len(objects), _CHUNK):
             part = objects[start : start + _CHUNK]
-            arrays = sieve.pick([*part, *get_referents(*part)])
-            found.update(key for key, _ in self.reader.sizes(arrays, self._others))
+            held = get_referents(*part)
+            for _ in range(_NESTED):
+                part += held
+                found.update(key for key, _ in self.reader.sizes(sieve.pick(part), self._others))
+                part[:] = filterfalse(is_tracked, [one for kind in (dict, tuple) for one in _of_type(held, kind)])
+                held = get_referents(*part)
             part.clear()
         objects.clear()
         return found

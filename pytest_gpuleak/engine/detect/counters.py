@@ -188,6 +188,12 @@ class CounterWatch:
                 key = HOST, probe.name
                 self._collected[key] = self._collected.get(key, 0) + max(before - after, 0)
 
+    def heap_bytes(self) -> int:
+        """Return the bytes that ``malloc`` has handed out, by the first counter that includes them; 0 without one."""
+        with suppress(Exception):  # the probe is dropped at its next reading
+            return next(probe.read() for probe in self._host if probe.counts_heap)
+        return 0
+
     def added(self, before: Mapping[Key, int], after: Mapping[Key, int]) -> dict[Key, int]:
         """Return what was added between two readings. What only one of them has is `_unknown`, and not compared.
 

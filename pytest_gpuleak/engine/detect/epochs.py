@@ -77,8 +77,8 @@ class EpochDetector:
 
     @property
     def sees_only_young(self) -> bool:
-        """Tell whether the epoch alone is visible: not after a full collection in it, which hides older births."""
-        return self.hides_older and not (self._noted or self._collected_in_epoch)
+        """Tell whether the epoch alone is visible: not after a full collection or a look at the heap, which hide older births."""
+        return self.hides_older and not (self._noted or self._hidden or self._collected_in_epoch)
 
     @property
     def hides_older(self) -> bool:

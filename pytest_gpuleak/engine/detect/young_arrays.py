@@ -63,6 +63,10 @@ class YoungIds:
     def __init__(self) -> None:
         self._memory: mmap | None = None
 
+    def __bool__(self) -> bool:
+        """Tell whether any id is kept."""
+        return self._memory is not None
+
     def add(self, objects: list[object]) -> None:
         """Add the ids of objects; where there is no memory for them, none is kept."""
         ids = self.all()
