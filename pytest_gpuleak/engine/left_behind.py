@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.engine.limits import LEAST_SWEPT
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
     from pytest_gpuleak.model.outcomes import FixturePlace
     from pytest_gpuleak.model.readings import ArrayReading
+
+Group = tuple[str, str, int]
+"""An owner, a device, and the bytes of a storage."""
 
 MAX_HOLDERS: Final = 3
 """Holders named with an owner: the holders with the most bytes."""
@@ -32,13 +35,13 @@ class OwnedBytes:
 
 
 class _Entry:
-    __slots__ = ("extra", "held", "holder", "owner")
+    __slots__ = ("group", "held", "holder", "owner")
 
-    def __init__(self, owner: str, held: Held, holder: str, extra: bool) -> None:
+    def __init__(self, owner: str, held: Held, holder: str) -> None:
         self.owner = owner
         self.held = held
         self.holder = holder
-        self.extra = extra
+        self.group: Group = owner, held.reading.device, held.reading.storage_bytes
 
 
 class LeftBehind:
@@ -46,6 +49,9 @@ class LeftBehind:
 
     def __init__(self) -> None:
         self._entries: dict[tuple[str, int], _Entry] = {}
+        self.extra: Counter[Group] = Counter()
+        """How many of those of a group are there because a test was run again. Which of them is a matter of chance: a slot
+        has what the last run has put there."""
         self._sweep_at = LEAST_SWEPT
 
     def __len__(self) -> int:
@@ -61,7 +67,9 @@ class LeftBehind:
         if known is not None and known.held.handle.alive():
             known.holder = known.holder or holder_text
             return
-        self._entries[key] = _Entry(owner, held, holder_text, extra)
+        self._entries[key] = entry = _Entry(owner, held, holder_text)
+        if extra:
+            self.extra[entry.group] += 1
         if len(self._entries) >= self._sweep_at:
             self._sweep()
 
@@ -69,9 +77,9 @@ class LeftBehind:
         self._entries = {key: entry for key, entry in self._entries.items() if entry.held.handle.alive()}
         self._sweep_at = max(LEAST_SWEPT, 2 * len(self._entries))
 
-    def held(self, *, extra: bool = True) -> list[Held]:
-        """Return what was left, also what is gone since; with what is there because tests were run again, or without."""
-        return [entry.held for entry in self._entries.values() if extra or not entry.extra]
+    def held(self) -> list[tuple[Group, Held]]:
+        """Return what was left, also what is gone since, with its group."""
+        return [(entry.group, entry.held) for entry in self._entries.values()]
 
     def storages(self) -> set[tuple[str, int]]:
         """Return the storages that are still there, by device and key."""

@@ -8,7 +8,7 @@ test.
 from __future__ import annotations
 
 from collections import Counter
-from itertools import chain
+from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import array_types, select_arrays
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.engine.detect.detector import Detector
     from pytest_gpuleak.engine.detect.fixture_ownership import FixtureOwnership
-    from pytest_gpuleak.engine.left_behind import LeftBehind
+    from pytest_gpuleak.engine.left_behind import Group, LeftBehind
 
 
 class OlderArrays:
@@ -34,21 +34,29 @@ class OlderArrays:
         self._ownership = ownership
         self._met: list[Held] | None = None
         self._large: list[Held] = []
-        self._standing: list[Held] = []
+        self._standing: list[tuple[Group | None, Held]] = []
 
     def begin_test(self) -> None:
-        """Note which of the larger arrays are there before a test: what dies from now on, the test lets go.
-
-        But for what earlier tests have left because they were run again: a test must not pass for letting that go.
-        """
-        large = chain(self._left_behind.held(extra=False), self._of_fixtures(), self._large)
-        self._standing = [one for one in large if one.reading.storage_bytes >= LEAST_NETTED and one.handle.alive()]
+        """Note which of the larger arrays are there before a test: what dies from now on, the test lets go."""
+        self._standing = [
+            (group, one)
+            for group, one in self._known(self._large)
+            if one.reading.storage_bytes >= LEAST_NETTED and one.handle.alive()
+        ]
 
     def let_go(self, of_reruns: Collection[int]) -> dict[str, int]:
-        """Return by device the bytes that were there before the test and are gone, less those of these storages."""
+        """Return by device the bytes that were there before the test and are gone, less those of these storages.
+
+        And less what is there because earlier tests were run again: a test must not pass for letting that go.
+        """
         sizes: Counter[str] = Counter()
-        for held in self._standing:
-            if held.handle.storage not in of_reruns and not held.handle.alive():
+        extra, standing = self._left_behind.extra, Counter(group for group, _ in self._standing)
+        credited: Counter[Group | None] = Counter()
+        for group, held in self._standing:
+            if held.handle.storage in of_reruns or held.handle.alive():
+                continue
+            if group is None or credited[group] < standing[group] - extra[group]:
+                credited[group] += 1
                 for device, size in held.reading.places():
                     sizes[device] += size
         return dict(sizes)
@@ -74,10 +82,12 @@ class OlderArrays:
         """Return the arrays that are alive, each storage once."""
         self._met = [one for one in self._met or () if one.handle.alive()]
         found: dict[tuple[str, int], Held] = {}
-        for one in chain(self._left_behind.held(), self._of_fixtures(), self._met):
+        for _, one in self._known(self._met):
             if one.handle.alive():
                 found.setdefault((one.reading.device, one.handle.storage), one)
         return list(found.values())
 
-    def _of_fixtures(self) -> Iterable[Held]:
-        return chain.from_iterable(setup.held for setup in self._ownership.active)
+    def _known(self, met: Iterable[Held]) -> Iterable[tuple[Group | None, Held]]:
+        """Return what tests have left, with its group, what fixtures have made and what was `met`."""
+        of_fixtures = chain.from_iterable(setup.held for setup in self._ownership.active)
+        return chain(self._left_behind.held(), zip(repeat(None), chain(of_fixtures, met)))

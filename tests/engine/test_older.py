@@ -72,6 +72,18 @@ def test_letting_go_what_is_there_because_a_test_was_run_again_is_no_credit(sess
     assert session.older.let_go(()) == {"cpu": LEAST_NETTED}
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_which_of_equal_arrays_is_there_because_of_a_re_run_does_not_matter(session: Session, first: int) -> None:
+    """A slot has the array of the last run: the next test was failed for replacing it."""
+    kept = [Buffer(LEAST_NETTED), Buffer(LEAST_NETTED)]
+    session.leave(kept[0])
+    session.account.note("test_earlier.py::test_one", held(kept[1]), extra=True)
+    for credit in ({"cpu": LEAST_NETTED}, {}):
+        session.older.begin_test()
+        del kept[first % len(kept)]
+        assert session.older.let_go(()) == credit
+
+
 def test_small_arrays_are_not_followed(session: Session) -> None:
     kept = [Buffer(LEAST_NETTED - 1)]
     session.leave(*kept)
