@@ -19,7 +19,7 @@ from pytest_gpuleak.baseline.matching import (
 )
 from pytest_gpuleak.baseline.toml_file import MAX_BYTES
 from pytest_gpuleak.model.findings import BaselineChange, Finding, KnownLeak
-from pytest_gpuleak.model.summary import summarise
+from pytest_gpuleak.model.summary import count_known, summarise
 from pytest_gpuleak.model.text import clean_text
 
 if TYPE_CHECKING:
@@ -218,9 +218,5 @@ def _unseen_kinds(report: RunReport) -> frozenset[str]:
 
 
 def _counts(report: RunReport, stale: int) -> dict[str, Any]:
-    records: tuple[TestRecord | FixtureRecord, ...] = (*report.tests, *report.fixtures)
-    return {
-        **summarise(report.tests, report.fixtures),
-        "known": sum(found.known for record in records for found in record.findings),
-        "stale": stale,
-    }
+    known = count_known(report.tests, report.fixtures)
+    return {**summarise(report.tests, report.fixtures), "known": known, "stale": stale}

@@ -26,15 +26,13 @@ from pytest_gpuleak.cli.output import (
     render_report,
     say,
     write_output,
-    write_target,
 )
 from pytest_gpuleak.cli.peaks import compare_peaks, hold_to_peaks, render_peaks
 from pytest_gpuleak.model.isolation import describe_error
+from pytest_gpuleak.model.summary import count_known
 from pytest_gpuleak.model.text import clean_text, count_of
 from pytest_gpuleak.model.version import __version__
-from pytest_gpuleak.reports.atomic_write import write_pieces
 from pytest_gpuleak.reports.json.read import UnusableReport, read_report
-from pytest_gpuleak.reports.json.write import encode_pieces
 from pytest_gpuleak.reports.source_places import findings_of
 from pytest_gpuleak.reports.terminal.lines import TEXT_LIMIT
 from pytest_gpuleak.reports.terminal.summary import render_faults, render_summary
@@ -193,10 +191,10 @@ def gate(  # noqa: PLR0913 - click calls it with each option
     not there, 1 it is, 2 it cannot be told, since tests are missing or were not checked.
     """
     if only is not None:
-        sys.exit(_look_for(only, _merge(reports).report(), verbosity))
+        sys.exit(_look_for(only, _merge(reports), verbosity))
     known: Baseline | None = None if baseline is None else _load_baseline(baseline, load_baseline)
     peaks: Peaks | None = None if peaks_file is None else _load_baseline(peaks_file, load_peaks)
-    report = _merge(reports).report()
+    report = _merge(reports)
     if known is not None:
         from pytest_gpuleak.baseline.update import apply_baseline
 
@@ -212,7 +210,7 @@ def gate(  # noqa: PLR0913 - click calls it with each option
     if reasons:
         lines += [click.style(f"gate: FAILED: {reason}", fg="red") for reason in reasons]
     else:
-        known_leaks = sum(found.known for _, found in findings_of(report))
+        known_leaks = count_known(report.tests, report.fixtures)
         passed = f"no new leaks, {count_of(known_leaks, 'known leak')}" if known_leaks else "no leaks"
         lines.append(click.style(f"gate: passed: {passed}; {count_of(len(report.tests), 'test')}", fg="green"))
     say(lines)
@@ -237,15 +235,11 @@ def merge(reports: Sequence[str], target: str, form: str | None) -> None:
     Exit status: 0, or 2 for a report that cannot be read or written.
     """
     form = choose_format(target, form)
-    merger = _merge(reports)
-    outline = merger.outline()
-    if form == "json":
-        write_target(lambda path: write_pieces(encode_pieces(outline, merger.tests.lines()), path), target)
-    else:
-        write_output(merger.report(), target, form)
-    say([f"merged {count_of(len(reports), 'report')}; {render_summary(outline.summary)}"], error=True)
-    if outline.incomplete is not None:
-        say([f"incomplete: {clean_text(outline.incomplete, TEXT_LIMIT)}"], error=True)
+    merged = _merge(reports)
+    write_output(merged, target, form)
+    say([f"merged {count_of(len(reports), 'report')}; {render_summary(merged.summary)}"], error=True)
+    if merged.incomplete is not None:
+        say([f"incomplete: {clean_text(merged.incomplete, TEXT_LIMIT)}"], error=True)
 
 
 @main.command()
@@ -320,12 +314,12 @@ def _read(source: str) -> RunReport:
         refuse(str(error))
 
 
-def _merge(sources: Sequence[str]) -> Merger:
+def _merge(sources: Sequence[str]) -> RunReport:
     _check_sources(sources)
     merger = Merger()
     for source in _with_progress(sources):
         merger.add(_read(source), "standard input" if source == STREAM else clean_text(source, TEXT_LIMIT))
-    return merger
+    return merger.report()
 
 
 def _with_progress(sources: Sequence[str]) -> Iterator[str]:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
-import zlib
 from collections import Counter, defaultdict
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.baseline.file import key_of
 from pytest_gpuleak.baseline.matching import entry_place
-from pytest_gpuleak.model.outcomes import decode_test, encode_test
 from pytest_gpuleak.model.records import RunReport
-from pytest_gpuleak.model.summary import ProcessFacts, summarise
-from pytest_gpuleak.reports.json.plain import encode_line
+from pytest_gpuleak.model.summary import ProcessFacts, count_known, summarise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpuleak.model.findings import Finding, FixtureRecord, KnownLeak
     from pytest_gpuleak.model.records import TestRecord, Verdict
@@ -32,9 +29,6 @@ DIFFERING = "differing"
 _ADDED_UP = ("budgets_unchecked", "rerun", "would_fail")
 """Counts of a summary that do not follow from the records, and are added up."""
 
-_BLOCK = 64
-"""Records in a block. Similar records shrink to a tenth together, and hardly alone."""
-
 
 def merge_reports(reports: Iterable[RunReport]) -> RunReport:
     """Merge reports, earlier ones first, into one record a test."""
@@ -45,17 +39,15 @@ def merge_reports(reports: Iterable[RunReport]) -> RunReport:
 
 
 class Merger:
-    """Merge reports one at a time, with packed records."""
+    """Merge reports one at a time."""
 
     def __init__(self) -> None:
-        self.tests = PackedTests()
-        self._places: dict[str, int] = {}
-        self._states = bytearray()  # by test: twice its gravity, plus one if it has findings or a peak
+        self._tests: dict[str, TestRecord] = {}
         self._fixtures: dict[tuple[str, str, str], FixtureRecord] = {}
         self._stale = _Stale()
         self._environment, self._policy = _Agreement(), _Agreement()
         self._usage = _Usage()
-        self._counts: dict[str, int] = {}
+        self._counts: Counter[str] = Counter()
         self._facts = ProcessFacts()
         self._created: list[str] = []
         self._incomplete: list[str] = []
@@ -64,19 +56,17 @@ class Merger:
     def add(self, report: RunReport, name: str) -> None:
         """Add a report, later than those before it."""
         for test in report.tests:
-            self._add_test(test)
+            earlier = self._tests.get(test.nodeid)
+            self._tests[test.nodeid] = test if earlier is None else _merge_tests(earlier, test)
         for fixture in report.fixtures:
             place = (fixture.name, fixture.scope, fixture.baseid)
-            earlier = self._fixtures.get(place)
-            self._fixtures[place] = _merge_fixtures(fixture if earlier is None else earlier, fixture)
+            other = self._fixtures.get(place)
+            self._fixtures[place] = _merge_fixtures(fixture if other is None else other, fixture)
         self._stale.add(report)
         self._environment.add(report.environment)
         self._policy.add(report.policy)
         self._usage.add(report.summary.get("memory") or {})
-        for key in _ADDED_UP:
-            count = report.summary.get(key)
-            if isinstance(count, int):
-                self._counts[key] = self._counts.get(key, 0) + count
+        self._counts.update({key: count for key in _ADDED_UP if isinstance(count := report.summary.get(key), int)})
         self._facts.add(report.summary)
         self._created.append(report.created)
         self._faults.update(dict.fromkeys(report.faults))
@@ -84,100 +74,23 @@ class Merger:
             self._incomplete.append(f"{name}: {report.incomplete}")
 
     def report(self) -> RunReport:
-        """Return the merged report, with all tests unpacked."""
-        return dataclasses.replace(self.outline(), tests=tuple(self.tests))
-
-    def outline(self) -> RunReport:
-        """Return the merged report without its tests, which stay packed in `tests`."""
-        fixtures = tuple(self._fixtures.values())
-        stale = self._stale.settle()
-        known = sum(found.known for record in fixtures for found in record.findings)
-
-        def counted() -> Iterator[TestRecord]:
-            nonlocal known
-            for test in self.tests:
-                known += sum(found.known for found in test.findings)
-                yield test
-
-        counts = {**summarise(counted(), fixtures), **self._counts}
-        summary = {**counts, **self._facts.encode(), "memory": self._usage.settle()}
+        """Return the merged report."""
+        tests, fixtures, stale = tuple(self._tests.values()), tuple(self._fixtures.values()), self._stale.settle()
+        summary = {**summarise(tests, fixtures), **self._counts, **self._facts.encode(), "memory": self._usage.settle()}
+        if self._stale.judged:
+            summary["known"] = count_known(tests, fixtures)
+            summary["stale"] = len(stale)
         return RunReport(
             created=max(self._created, key=_moment, default=""),
             environment=self._environment.settle(join=True),
             policy=self._policy.settle(join=False),
-            summary={**summary, "known": known, "stale": len(stale)} if self._stale.judged else summary,
-            tests=(),
+            summary=summary,
+            tests=tests,
             fixtures=fixtures,
             stale=stale,
             incomplete="; ".join(self._incomplete) or None,
             faults=tuple(self._faults),
         )
-
-    def _add_test(self, test: TestRecord) -> None:
-        state = 2 * GRAVITY[test.verdict] + _has_more(test)
-        place = self._places.get(test.nodeid)
-        if place is None:
-            self._places[test.nodeid] = len(self.tests)
-            self._states.append(state)
-            self.tests.append(test)
-            return
-        before = self._states[place]
-        if not (state | before) & 1 and state < before:
-            return  # the graver record stands and needs no unpacking
-        merged = test if not (state | before) & 1 else _merge_tests(self.tests[place], test)
-        self.tests.replace(place, merged)
-        self._states[place] = 2 * GRAVITY[merged.verdict] + _has_more(merged)
-
-
-class PackedTests:
-    """A list of tests' records with replaceable items. As objects, 200,000 records take some 250 MB."""
-
-    def __init__(self) -> None:
-        self._blocks: list[bytes] = []
-        self._open: list[str] = []
-        self._replaced: dict[int, str] = {}
-        self._unpacked: tuple[int, list[str]] = (-1, [])
-
-    def __len__(self) -> int:
-        return len(self._blocks) * _BLOCK + len(self._open)
-
-    def __getitem__(self, index: int) -> TestRecord:
-        return decode_test(json.loads(self._line(index)))
-
-    def __iter__(self) -> Iterator[TestRecord]:
-        for line in self.lines():
-            yield decode_test(json.loads(line))
-
-    def append(self, record: TestRecord) -> None:
-        """Append a record."""
-        self._open.append(encode_line(encode_test(record)))
-        if len(self._open) == _BLOCK:
-            self._blocks.append(zlib.compress("\n".join(self._open).encode("ascii"), 1))
-            self._open = []
-
-    def replace(self, index: int, record: TestRecord) -> None:
-        """Replace a record."""
-        self._replaced[index] = encode_line(encode_test(record))
-
-    def lines(self) -> Iterator[str]:
-        """Yield each record as one line of JSON, as in a report."""
-        for index in range(len(self)):
-            yield self._line(index)
-
-    def _line(self, index: int) -> str:
-        replaced = self._replaced.get(index)
-        if replaced is not None:
-            return replaced
-        number, place = divmod(index, _BLOCK)
-        if number == len(self._blocks):
-            return self._open[place]
-        if self._unpacked[0] != number:
-            self._unpacked = number, zlib.decompress(self._blocks[number]).decode("ascii").split("\n")
-        return self._unpacked[1][place]
-
-
-def _has_more(test: TestRecord) -> bool:
-    return bool(test.findings) or test.peak is not None
 
 
 def _merge_tests(earlier: TestRecord, later: TestRecord) -> TestRecord:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -32,7 +31,7 @@ from pytest_gpuleak.reports.terminal.section import render_codes, render_leaks
 from pytest_gpuleak.reports.terminal.summary import render_dearest, render_usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pytest_gpuleak.cli.compare import Change, Comparison, Leak
     from pytest_gpuleak.model.records import RunReport
@@ -171,33 +170,24 @@ def choose_format(target: str, named: str | None) -> str:
 
 def write_output(report: RunReport, target: str, form: str) -> None:
     """Write a report in a format, to a file in one step or to standard output. Raises Unusable on failure."""
-    write_target(lambda path: write_text(render(report, form), path), target)
-
-
-def write_target(write: Callable[[Path], None], target: str) -> None:
-    """Let a function write a file, or standard output through a file. Raises Unusable on failure."""
     try:
-        if target != STREAM:
-            write(Path(target))
-            return
-        with tempfile.TemporaryDirectory(prefix="gpuleak-") as folder:
-            path = Path(folder) / "report"
-            write(path)
-            with path.open("rb") as stream:
-                _copy(stream)
+        text = render(report, form)
+        if target == STREAM:
+            _print(text)
+        else:
+            write_text(text, Path(target))
     except OSError as error:
         refuse(f"{clean_text(target, ID_LIMIT)} could not be written ({error.strerror or error})")
     except (TypeError, ValueError) as error:
         refuse(f"{clean_text(target, ID_LIMIT)} could not be written ({clean_text(str(error), TEXT_LIMIT)})")
 
 
-def _copy(stream: IO[bytes]) -> None:
+def _print(text: str) -> None:
     if sys.stdout is None:  # closed before the program started
         raise OSError("standard output is closed")
-    output = sys.stdout.buffer
     try:
-        shutil.copyfileobj(stream, output)
-        output.flush()
+        sys.stdout.buffer.write(text.encode())
+        sys.stdout.buffer.flush()
     except BrokenPipeError:
         _silence()
 

@@ -64,7 +64,7 @@ class Totals:
 
 
 def summarise(tests: Iterable[TestRecord], fixtures: Sequence[FixtureRecord]) -> dict[str, Any]:
-    """Return the keys of a `summary` that records alone determine. `tests` is read once, so it may be a generator."""
+    """Return the keys of a `summary` that records alone determine."""
     totals = Totals()
     totals.set_fixtures(
         sum(any(found.failed for found in record.findings) for record in fixtures),
@@ -100,6 +100,11 @@ def find_dearest(tests: Iterable[TestRecord], count: int) -> list[dict[str, Any]
         {"nodeid": test.nodeid, **{f"{part}_s": _sum([test.suspect_s], part) for part in SUSPECT_PARTS}}
         for test in suspects[:count]
     ]
+
+
+def count_known(tests: Iterable[TestRecord], fixtures: Iterable[FixtureRecord]) -> int:
+    """Return the number of findings that a baseline lists."""
+    return sum(found.known for records in (tests, fixtures) for record in records for found in record.findings)
 
 
 def _sum(suspects: Sequence[Mapping[str, float]], part: str) -> float:

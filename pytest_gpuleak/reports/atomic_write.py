@@ -20,12 +20,7 @@ def make_folders(paths: Iterable[Path]) -> None:
 
 
 def write_text(text: str, path: Path) -> None:
-    """Write text as `write_pieces` does. Raises OSError."""
-    write_pieces([text], path)
-
-
-def write_pieces(pieces: Iterable[str], path: Path) -> None:
-    """Write text to a file as UTF-8 in one step, piece by piece, so that it need not fit into memory.
+    """Write text to a file as UTF-8 in one step.
 
     A replaced file keeps its permissions, a symbolic link its name. Raises OSError: the old file stays, and no draft.
     """
@@ -34,7 +29,7 @@ def write_pieces(pieces: Iterable[str], path: Path) -> None:
     draft = target.parent / f".gpuleak-{secrets.token_hex(8)}.tmp"
     try:
         with draft.open("x", encoding="utf-8", newline="\n") as stream:
-            stream.writelines(pieces)
+            stream.write(text)
         with contextlib.suppress(FileNotFoundError):  # a new report keeps the umask's permissions
             draft.chmod(stat.S_IMODE(target.stat().st_mode))
         draft.replace(target)

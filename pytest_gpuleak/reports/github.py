@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.model.isolation import isolated
+from pytest_gpuleak.model.summary import count_known
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 from pytest_gpuleak.reports.source_places import culprits_of, describe_unshown, findings_of, name_of, places_of, root_of
 from pytest_gpuleak.reports.terminal.findings import render_short
@@ -33,7 +34,7 @@ def render_annotations(report: RunReport) -> list[str]:
     if len(culprits) > MAX_ANNOTATIONS:
         more = count_of(len(culprits) - MAX_ANNOTATIONS, "more leak")
         lines.append(f"gpu-leak: {more} not annotated (GitHub shows {MAX_ANNOTATIONS} {level}s a step); see GPU LEAKS")
-    known = sum(found.known for _, found in findings_of(report))
+    known = count_known(report.tests, report.fixtures)
     notes = [count_of(known, "known leak")] if known else []
     if report.stale:
         notes.append(f"{len(report.stale)} of the baseline gone: remove them from it")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuleak.cli.merge import DIFFERING, GRAVITY, Merger, PackedTests, merge_reports
+from pytest_gpuleak.cli.merge import DIFFERING, GRAVITY, Merger, merge_reports
 from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
 from pytest_gpuleak.model.records import RunReport, TestRecord, Verdict
 from tests.reports.conftest import Make
@@ -230,15 +230,3 @@ def test_memory_of_several_runs(make: type[Make]) -> None:
 def test_the_latest_time_counts_whatever_its_offset(make: type[Make]) -> None:
     times = ["2026-11-20T12:00:00+00:00", "2026-11-20T13:30:00+02:00", "2026-11-20T09:00:00Z"]
     assert merge_reports(make.report(created=time) for time in times).created == times[0]
-
-
-def test_packed_tests_are_those_that_were_packed(make: type[Make]) -> None:
-    records = [make.test(f"test_{number}", *([make.finding()] if number % 7 == 0 else [])) for number in range(300)]
-    packed = PackedTests()
-    for record in records:
-        packed.append(record)
-    records[70] = records[70]._replace(duration_s=9.5)
-    packed.replace(70, records[70])
-    assert list(packed) == records
-    assert [packed[index] for index in (299, 0, 70, 130)] == [records[index] for index in (299, 0, 70, 130)]
-    assert len(packed) == 300

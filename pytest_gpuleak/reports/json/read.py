@@ -15,7 +15,7 @@ from pytest_gpuleak.model.first_init import FirstInit
 from pytest_gpuleak.model.helpers import HelperMemory, encode_helper
 from pytest_gpuleak.model.lost_device import LostDevice
 from pytest_gpuleak.model.records import SCHEMA, RunReport, TestRecord
-from pytest_gpuleak.model.summary import find_dearest, summarise
+from pytest_gpuleak.model.summary import count_known, find_dearest, summarise
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports.json.journal import recover
 from pytest_gpuleak.reports.json.validate import WrongValueError, check, check_usage, describe_value
@@ -152,7 +152,7 @@ def _report(document: dict[str, Any]) -> RunReport:
     if "first_init" in summary:
         summary["first_init"] = check(FirstInit, summary["first_init"], "summary.first_init").encode()
     if "known" in summary:
-        summary["known"] = sum(found.known for record in (*tests, *fixtures) for found in record.findings)
+        summary["known"] = count_known(tests, fixtures)
     if "stale" in summary:
         summary["stale"] = len(stale)
     _check_lists(summary)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from pytest_gpuleak.model.records import SCHEMA, encode
 from pytest_gpuleak.reports.json.plain import encode_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
     from pytest_gpuleak.model.records import RunReport, TestRecord
@@ -29,21 +28,6 @@ def encode_report(report: RunReport) -> str:
         "faults": encode_line(list(report.faults)),
     }
     return "{\n" + ",\n".join(f'"{key}": {text}' for key, text in parts.items()) + "\n}\n"
-
-
-def encode_pieces(outline: RunReport, lines: Iterable[str]) -> Iterator[str]:
-    """Write a report as JSON text in pieces, one test's record a line: it need not fit into memory."""
-    document = json.loads(encode_report(dataclasses.replace(outline, tests=())))
-    del document["schema"], document["tests"]
-    yield "{" + f'"schema": {json.dumps(SCHEMA)},\n'
-    for key, value in document.items():
-        yield f"{json.dumps(key)}: {json.dumps(value)},\n"
-    yield '"tests": [\n'
-    between = ""
-    for line in lines:
-        yield between + line
-        between = ",\n"
-    yield "\n]}\n"
 
 
 def _mapping_of(values: dict[str, Any]) -> str:

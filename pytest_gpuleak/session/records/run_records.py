@@ -14,7 +14,7 @@ from pytest_gpuleak.model.memory_usage import describe_usage
 from pytest_gpuleak.model.outcomes import TestRecord
 from pytest_gpuleak.model.policy import Settings, describe
 from pytest_gpuleak.model.records import RunReport
-from pytest_gpuleak.model.summary import ProcessFacts, find_dearest, summarise
+from pytest_gpuleak.model.summary import ProcessFacts, count_known, find_dearest, summarise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -129,9 +129,7 @@ class RunRecords:
             **counts,
             **self.facts.encode(),
             **({"would_fail": counts["leaked"]} if settings.warn else {}),
-            "known": sum(
-                found.known for records in (self.tests, self.fixtures) for one in records for found in one.findings
-            ),
+            "known": count_known(self.tests, self.fixtures),
             "stale": len(self.stale),
             "deselected": self.deselected,
             "memory": isolated(lambda: describe_usage(self.tests, top), lambda _: {}) if on_file or top else {},
