@@ -194,7 +194,6 @@ class SuspectCheck:
                 tracing, self._findings_by_size, self._decided_by_setup, twice=twice
             )
         self._suspect.subject.release()
-        tracker.take_released()  # what it set up again was judged in its own turn: whether a test is run again is no fact of a fixture
         if not result.passed:
             runs.fail_run()
             return result.why

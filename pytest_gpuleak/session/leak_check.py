@@ -164,10 +164,15 @@ class LeakCheck:
     def teardown_ends(self, fixture: FixtureKey) -> None:
         """See `FixtureEvents`."""
         began = perf_counter()
+        rerunning, due = self.attempts.rerunning, self.tracker.take_released()
         self.tracker.teardown_ends(fixture)
+        if rerunning:
+            # What it has set up again was judged in its own turn: whether a test is run again is no fact of a fixture.
+            self.tracker.take_released()
+        self.tracker.ownership.postpone(due)
         self.helpers.teardown_ends(fixture)
         for left in self.tracker.processes.take_left_by_fixtures():
-            if not self.attempts.rerunning:  # as for arrays: see `SuspectCheck`
+            if not rerunning:
                 self._fixture_check().check_processes(left)
         self.attempts.charge(began)
 
@@ -249,7 +254,7 @@ class LeakCheck:
             findings = self._check_suspect(ended, growth, arrays, processes, garbage)
         elif garbage is not None and self._garbage_check is not None:
             findings = self._garbage_check.findings(garbage, nodeid, policy)
-        elsewhere = None if self.helpers.agents is None else self._check_helpers(ended)
+        elsewhere = self.helpers.confirm(item, ended.attempt, lambda: self._subject(ended))
         findings = (*findings, *(elsewhere or ()))
         if not (released or garbage or suspected or elsewhere is not None):  # a re-run has moved the counters
             tracker.counters.carry_over()
@@ -317,13 +322,6 @@ class LeakCheck:
         subject.agents = self.helpers.agents
         subject.rebuilds = not all(is_of_unittest(setup.place) for setup in ended.rebuilt)
         return subject
-
-    def _check_helpers(self, ended: EndedRun) -> tuple[Finding, ...] | None:
-        """Return what the test has left in helper processes; None where none has judged it."""
-        findings = self.helpers.confirm(ended.item, ended.attempt, lambda: self._subject(ended))
-        if findings is not None:
-            self.tracker.take_released()  # as after each re-run
-        return findings
 
     def _conclude(
         self, findings: tuple[Finding, ...], nodeid: str, policy: Policy

@@ -144,6 +144,25 @@ def test_by_the_ini_and_beside_the_leak_check(estimated: Estimated, pytester: py
     assert unchecked(switched_off) == "gpu-leak: 2 budgets were not checked: no device was used"
 
 
+def test_what_the_re_run_sets_up_again_is_no_growth_of_a_fixture(pytester: pytest.Pytester) -> None:
+    source = """
+        import pytest, torch
+
+        KEPT = []
+
+        @pytest.fixture(scope="module")
+        def kept():
+            KEPT.append(torch.ones(8))
+
+        @pytest.mark.max_gpu_mb(1)
+        def test_over(kept):
+            torch.ones(1024, 1024)
+    """
+    pytester.makepyfile(test_it=textwrap.dedent(source))
+    result = pytester.runpytest_subprocess(*QUIET, "--gpu-leak", "--gpu-leak-estimate")
+    result.stdout.fnmatch_lines(["*recorded in a re-run*", "gpu-leak: 0 leaked, 1 unchecked, *"])
+
+
 def test_a_setup_that_fails_ends_the_record(estimated: Estimated) -> None:
     result = estimated(
         """

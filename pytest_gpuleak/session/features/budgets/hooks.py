@@ -265,7 +265,6 @@ def between_tests(item: pytest.Item) -> Iterator[AttemptLog]:
         yield attempts
     finally:
         if tracker is not None:
-            tracker.take_released()  # fixtures that the re-run has set up again: they were judged in their own turn
             tracker.end_test()
             tracker.counters.read_anew()
         attempts.attempt = None
