@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.policy import Policy, Settings
     from pytest_gpuleak.session.faults import Faults
 
-ATTEMPTS: pytest.StashKey[AttemptLog] = pytest.StashKey()
-"""Key in the config's stash of the log of attempts, where the leak check is on."""
-
 OUTCOME_WORDS: dict[Outcome, str] = {
     "failed": "failed", "skipped": "was skipped", "xfailed": "xfailed", "error": "erred",
 }  # fmt: skip

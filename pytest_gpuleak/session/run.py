@@ -18,7 +18,7 @@ from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.heap.collector import epochs_supported, installed
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 from pytest_gpuleak.reports.atomic_write import make_folders
-from pytest_gpuleak.session.attempt import ATTEMPTS, TRACKER
+from pytest_gpuleak.session.attempt import TRACKER
 from pytest_gpuleak.session.closing import (
     CHECK_FAULTS_KEY,
     EXPLAINED_KEY,
@@ -42,7 +42,7 @@ from pytest_gpuleak.session.pytest_internals import PhaseSignals, keep_files_rea
 from pytest_gpuleak.session.records.completeness import RunProgress
 from pytest_gpuleak.session.records.recorder import JournalHooks, Recorder, Sender
 from pytest_gpuleak.session.records.run_records import RunRecords
-from pytest_gpuleak.session.safeguards import RunSafeguards
+from pytest_gpuleak.session.safeguards import ATTEMPTS, RunSafeguards
 from pytest_gpuleak.session.showing import show_first_init, show_run, show_short_summary
 from pytest_gpuleak.session.surroundings import path_of_rank, rank_of, read_surroundings
 

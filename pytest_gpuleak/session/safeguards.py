@@ -6,12 +6,17 @@ import contextlib
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
+import pytest
+
 from pytest_gpuleak.session.attempt import AttemptLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
 _Answer = TypeVar("_Answer")
+
+
+ATTEMPTS: pytest.StashKey[RunSafeguards] = pytest.StashKey()
+"""Key in the config's stash of the log of attempts."""
 
 
 class RunSafeguards(AttemptLog):
@@ -35,3 +40,13 @@ class RunSafeguards(AttemptLog):
             yield
         if attempt is not None and attempt.nodeid == nodeid:
             attempt.note_suspect("search", began)
+
+
+def shared_attempts(config: pytest.Config) -> RunSafeguards:
+    """Return the run's log of attempts; where the leak check is off, one for re-runs that measure alone."""
+    found = config.stash.get(ATTEMPTS, None)
+    if found is None:
+        from pytest_gpuleak.session.config.settings import read_settings
+
+        found = config.stash[ATTEMPTS] = RunSafeguards(config, read_settings(config), "main", [])
+    return found

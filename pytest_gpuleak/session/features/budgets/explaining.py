@@ -22,11 +22,10 @@ from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.pytest_internals import fixtures_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import pytest
 
-    from pytest_gpuleak.adapters.probe_protocol import PeakRecorder
     from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
     from pytest_gpuleak.model.findings import Peak
@@ -61,10 +60,8 @@ class Explained(NamedTuple):
     counted: int | None = None
 
 
-def explain_excess(
-    test: EndedTest, excess: Excess, meter: PeakMeter, attempts: AttemptLog, began: Callable[[PeakRecorder], object]
-) -> Explained | None:
-    """Run a test over its budget once more under a recorder, which `began` is given.
+def explain_excess(test: EndedTest, excess: Excess, meter: PeakMeter, attempts: AttemptLog) -> Explained | None:
+    """Run a test over its budget once more under a recorder.
 
     None where no recorder knows the device, or what was counted is not what arrays take: nothing is run then.
     """
@@ -77,7 +74,6 @@ def explain_excess(
     rerun = MeasuredRun(test, attempts, PURPOSE)
     if rerun.why_not:
         return Explained(None, f"not recorded: {rerun.why_not}")
-    began(recorder)
     meter.end()
     rerun.release()
     peaks: dict[str, DevicePeak] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
@@ -32,12 +31,10 @@ from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, shared_meter
 from pytest_gpuleak.session.tracebacks import drop_own_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator
 
-    from pytest_gpuleak.adapters.probe_protocol import PeakRecorder
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
     from pytest_gpuleak.model.readings import ArrayReading
-    from pytest_gpuleak.session.attempt import AttemptLog
     from pytest_gpuleak.session.features.budgets.estimating import Estimator
 
 BLOCKS_SHOWN = 5
@@ -73,26 +70,21 @@ class BudgetHooks(TellsUnchecked):
         """Whether the excess is to be explained, or decided on, once the teardown is over."""
         self._duration_s = 0.0
         self._nextitem: pytest.Item | None = None
-        self._recorder: PeakRecorder | None = None
-        """Records while a test is run again that was over its budget."""
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Request frameworks from a conftest.py where the leak check, which otherwise does it, is off."""
         config = session.config
         if config.hook.pytest_gpuleak_arrays.get_hookimpls() and not config.pluginmanager.hasplugin("gpuleak-session"):
-            from pytest_gpuleak.model.policy import Policy, Settings
-            from pytest_gpuleak.session.safeguards import RunSafeguards
+            from pytest_gpuleak.session.safeguards import shared_attempts
             from pytest_gpuleak.session.user_hooks import bring_frameworks
 
-            attempts = RunSafeguards(config, Settings(enabled=False, policy=Policy()), "main", [])
+            attempts = shared_attempts(config)
             bring_frameworks(config, attempts.faults, attempts)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Forget what an earlier attempt exceeded, and measure without workspaces if the test has a budget."""
-        if self._recorder is not None:
-            self._recorder.stage("setup")
-        elif self._meter.judges:
+        if self._meter.judges:
             self._excess, self._open, self._duration_s = None, False, 0.0
             if BUDGET_FINDING in item.stash:
                 del item.stash[BUDGET_FINDING]
@@ -109,15 +101,12 @@ class BudgetHooks(TellsUnchecked):
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Judge within a call that has passed, so that the failure is an ordinary failure for xfail and reruns too."""
         __tracebackhide__ = True  # a failure's text shows only the user's frames, as without the plugin
-        if self._recorder is not None:
-            self._recorder.stage("call")
-            return (yield)
         try:
             result = yield
         finally:
             if self._estimator is not None:
                 self._estimator.end()
-        # Inactive during a re-run of the leak check. unittest keeps failures and skips on the item and raises nothing.
+        # No re-run is judged. unittest keeps failures and skips on the item and raises nothing.
         if self._meter.judges and not getattr(item, "_excinfo", None):
             text = self._judge(item)
             if text is not None:
@@ -128,10 +117,9 @@ class BudgetHooks(TellsUnchecked):
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_teardown(self, nextitem: pytest.Item | None) -> None:
         """Note which fixtures are to stay: a re-run's teardown must leave the same."""
-        if self._recorder is None:
-            self._nextitem = nextitem
-            if self._estimator is not None:
-                self._estimator.drop()  # after a setup that failed there was no call
+        self._nextitem = nextitem
+        if self._estimator is not None:
+            self._estimator.drop()  # after a setup that failed there was no call
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -144,7 +132,7 @@ class BudgetHooks(TellsUnchecked):
         if call.excinfo is not None:
             drop_own_frames(call.excinfo.value)
         report = yield
-        if self._excess is not None and self._recorder is None:
+        if self._excess is not None:
             self._duration_s += report.duration
             if call.when == "call":
                 # An expected failure needs no explanation, and nothing hangs on what an expected one has exceeded.
@@ -161,18 +149,13 @@ class BudgetHooks(TellsUnchecked):
         An excess that is not certain fails the report if the peak of the re-run, without workspaces, is over the budget.
         """
         from pytest_gpuleak.session.features.budgets.explaining import SECTION, Explained, explain_excess
-        from pytest_gpuleak.session.features.budgets.measured_run import EndedTest
-
-        def begin(recorder: PeakRecorder) -> None:
-            self._recorder = recorder
+        from pytest_gpuleak.session.features.budgets.measured_run import EndedTest, running_attempts
 
         test = EndedTest(item, self._nextitem, self._duration_s)
         try:
-            found = explain_excess(test, excess, self._meter, running_attempts(item), begin)
+            found = explain_excess(test, excess, self._meter, running_attempts(item))
         except PLUGIN_ERRORS as error:  # the budget was exceeded all the same
             found = Explained(None, clean_text(f"not recorded: {type(error).__name__}: {error}", 200))
-        finally:
-            self._recorder = None
         if not excess.certain:
             if found is None or found.counted is None:
                 self._unchecked[item.nodeid] = UNDECIDED
@@ -233,41 +216,6 @@ class BudgetHooks(TellsUnchecked):
         if excess.over > new:
             return excess
         return excess._replace(peak=excess.peak - new, workspaces=excess.workspaces + new)
-
-
-def running_attempts(item: pytest.Item) -> AttemptLog:
-    """Return the log of the leak check's attempts; where that is off, one for the re-run of a test alone."""
-    from pytest_gpuleak.session.attempt import ATTEMPTS, AttemptLog
-
-    found = item.config.stash.get(ATTEMPTS, None)
-    if found is not None:
-        return found
-    from pytest_gpuleak.session.config.markers import policy_of
-    from pytest_gpuleak.session.config.settings import read_settings
-
-    settings = read_settings(item.config)
-    attempts = AttemptLog(item.config, settings, "main", [])
-    attempts.begin(item.nodeid, policy_of(item, settings))
-    return attempts
-
-
-@contextlib.contextmanager
-def between_tests(item: pytest.Item) -> Iterator[AttemptLog]:
-    """Keep a re-run out of the leak check, which has judged the test and is yet to begin the next one."""
-    from pytest_gpuleak.session.attempt import TRACKER
-    from pytest_gpuleak.session.config.markers import policy_of
-
-    attempts, tracker = running_attempts(item), item.config.stash.get(TRACKER, None)
-    attempts.begin(item.nodeid, policy_of(item, attempts.settings))
-    if tracker is not None:
-        tracker.begin_run()
-    try:
-        yield attempts
-    finally:
-        if tracker is not None:
-            tracker.end_test()
-            tracker.counters.read_anew()
-        attempts.attempt = None
 
 
 def _there_before(item: pytest.Item, excess: Excess) -> tuple[Contribution, ...]:

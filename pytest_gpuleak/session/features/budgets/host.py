@@ -23,8 +23,7 @@ from pytest_gpuleak.model.text import clean_text, format_bytes
 from pytest_gpuleak.reports.terminal.peak import render_peak
 from pytest_gpuleak.session.config.markers import check_each, closest_first
 from pytest_gpuleak.session.features.budgets.budget import Budget, parse_budget, why_not_accepted
-from pytest_gpuleak.session.features.budgets.hooks import between_tests
-from pytest_gpuleak.session.features.budgets.measured_run import EndedTest, MeasuredRun
+from pytest_gpuleak.session.features.budgets.measured_run import EndedTest, MeasuredRun, between_tests
 from pytest_gpuleak.session.features.budgets.over_budget import ShowsExcess, TellsUnchecked, fail_after_teardown
 from pytest_gpuleak.session.fixture_hooks import PLUGIN_ERRORS
 from pytest_gpuleak.session.frameworks import shared_frameworks
@@ -56,18 +55,11 @@ class HostBudgetHooks(TellsUnchecked, ShowsExcess):
         self._items: tuple[pytest.Item, pytest.Item | None] | None = None
         self._has_passed = False
         self._duration_s = 0.0
-        self._stage: HeapPeak | None = None
 
     @pytest.hookimpl(tryfirst=True)  # plugins that repeat tests answer this hook, and end it
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Note the test if it has a budget."""
         self._items = (item, nextitem) if closest_first(item, HOST_BUDGET_MARKER) else None
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_call(self) -> None:
-        """Tell the measure that the setup is over."""
-        if self._stage is not None:
-            self._stage.stage("call")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
@@ -130,11 +122,7 @@ class HostBudgetHooks(TellsUnchecked, ShowsExcess):
             with frameworks.counted_on_host(heap, []):
                 pass  # what a framework loads for its first count is no part of the test's time or memory
             collect_whole()  # garbage of earlier tests is collected now, not at a time that depends on them
-            self._stage = heap
-            try:
-                why = rerun.run(self._meter, heap, measured()) or heap.why_not
-            finally:
-                self._stage = None
+            why = rerun.run(self._meter, heap, measured()) or heap.why_not
             if why:
                 return why
             peak = heap.peak("cpu")

@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
+import pytest
+
 from pytest_gpuleak.heap.collector import collect_whole
+from pytest_gpuleak.session.attempt import TRACKER
+from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.rerun.subject import ItemSubject
+from pytest_gpuleak.session.safeguards import shared_attempts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
-
-    import pytest
 
     from pytest_gpuleak.adapters.probe_protocol import PeakRecorder
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
@@ -26,6 +30,21 @@ class EndedTest(NamedTuple):
     expected_s: float
 
 
+class _Stages:
+    """Tells a recorder which stage of the re-run begins."""
+
+    def __init__(self, recorder: PeakRecorder) -> None:
+        self._recorder = recorder
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        self._recorder.stage("setup")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self) -> None:
+        self._recorder.stage("call")
+
+
 class MeasuredRun:
     """A re-run of a test for a `purpose`, which a notice tells. `why_not` has why there is none; empty: there is."""
 
@@ -38,11 +57,37 @@ class MeasuredRun:
 
     def run(self, meter: PeakMeter, recorder: PeakRecorder, measured: AbstractContextManager[object]) -> str:
         """Run the setup and the call within `measured`; return why it did not pass, or an empty text."""
+        manager, stages = self._subject.item.config.pluginmanager, _Stages(recorder)
+        manager.register(stages)
         with self._subject.confirming(), meter.measured_apart(recorder):
             try:
                 result = self._subject.run_again(measured, lambda _: ())
             finally:
                 self.release()  # the next test would have less memory
+                manager.unregister(stages)
         if not result.passed:
             collect_whole()  # its traceback, in a cycle, holds its locals
         return result.why
+
+
+def running_attempts(item: pytest.Item) -> AttemptLog:
+    """Return the run's log of attempts, of which the test's is under way."""
+    attempts = shared_attempts(item.config)
+    if attempts.nodeid != item.nodeid:
+        attempts.begin(item.nodeid, policy_of(item, attempts.settings))
+    return attempts
+
+
+@contextlib.contextmanager
+def between_tests(item: pytest.Item) -> Iterator[AttemptLog]:
+    """Keep a re-run out of the leak check, which has judged the test and is yet to begin the next one."""
+    attempts, tracker = running_attempts(item), item.config.stash.get(TRACKER, None)
+    if tracker is not None:
+        tracker.begin_run()
+    try:
+        yield attempts
+    finally:
+        if tracker is not None:
+            tracker.end_test()
+            tracker.counters.read_anew()
+        attempts.attempt = None

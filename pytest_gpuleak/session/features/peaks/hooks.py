@@ -17,7 +17,6 @@ import pytest
 from pytest_gpuleak.model.peaks import CPU, Taken
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.session.features.budgets.budget import Budget, Excess
-from pytest_gpuleak.session.features.budgets.hooks import between_tests
 from pytest_gpuleak.session.features.budgets.over_budget import fail_after_teardown
 from pytest_gpuleak.session.fixture_hooks import PLUGIN_ERRORS
 from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING
@@ -26,7 +25,6 @@ from pytest_gpuleak.session.report_record import amend, verdict_of
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from pytest_gpuleak.adapters.probe_protocol import PeakRecorder
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
     from pytest_gpuleak.model.findings import Finding, Peak
     from pytest_gpuleak.model.peaks import DevicePeak
@@ -45,7 +43,6 @@ class PeakHooks:
         self._ratchet = ratchet
         self._heaviest: dict[bool, list[int]] = {False: [], True: []}  # a heap of bytes; True: of CPU tensors
         self._process = os.getpid()
-        self._recorder: PeakRecorder | None = None
         self._nextitem: pytest.Item | None = None
         self._passed = True
         self._duration_s = 0.0
@@ -56,9 +53,7 @@ class PeakHooks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
         """Forget the test before, and measure without workspaces: the order of the tests decides which allocates them."""
-        if self._recorder is not None:
-            self._recorder.stage("setup")
-        elif self._meter.judges:
+        if self._meter.judges:
             self._meter.begin(apart=True)
             self._passed, self._duration_s, self._peaks = True, 0.0, {}
             self._finding = self._peak = None
@@ -67,9 +62,6 @@ class PeakHooks:
     def pytest_runtest_call(self) -> Generator[None, object, object]:
         """Read the peaks before the teardown, as budgets do."""
         __tracebackhide__ = True
-        if self._recorder is not None:
-            self._recorder.stage("call")
-            return (yield)
         result = yield
         if self._meter.judges:
             self._peaks = self._meter.peaks()
@@ -78,8 +70,7 @@ class PeakHooks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_teardown(self, nextitem: pytest.Item | None) -> None:
         """Note which fixtures are to stay: a re-run's teardown must leave the same."""
-        if self._recorder is None:
-            self._nextitem = nextitem
+        self._nextitem = nextitem
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -87,7 +78,7 @@ class PeakHooks:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Run a test again that has passed, once its teardown is over."""
         report = yield
-        if self._recorder is not None or os.getpid() != self._process or _is_rerunning(item):
+        if os.getpid() != self._process or _is_rerunning(item):
             return report
         self._duration_s += report.duration
         self._passed &= report.passed and not hasattr(report, "wasxfail")
@@ -96,8 +87,6 @@ class PeakHooks:
                 told = self._tell(item) if self._passed else self._tell_of_budget(item)
             except PLUGIN_ERRORS as error:  # the test's outcome stands
                 told = {"why": clean_text(f"{type(error).__name__}: {error}", 200)}
-            finally:
-                self._recorder = None
             if told:
                 setattr(report, PEAK_ATTRIBUTE, told)
         return report
@@ -179,23 +168,20 @@ class PeakHooks:
     def _record(self, item: pytest.Item, taken: Taken) -> tuple[Peak | None, str]:
         """Run a test once more as for a failed budget, and return its peak, or why there is none; empty: nothing records it."""
         from pytest_gpuleak.session.features.budgets.explaining import explain_excess
-        from pytest_gpuleak.session.features.budgets.measured_run import EndedTest
-
-        def begin(recorder: PeakRecorder) -> None:
-            self._recorder = recorder
+        from pytest_gpuleak.session.features.budgets.measured_run import EndedTest, between_tests
 
         before = 0 if taken.bytes is None else self._peaks[taken.device].allocated.before
         excess = Excess(Budget(0), taken.device, taken.bytes or 0, before)
         test = EndedTest(item, self._nextitem, self._duration_s)
         with between_tests(item) as attempts:
-            found = explain_excess(test, excess, self._meter, attempts, begin)
+            found = explain_excess(test, excess, self._meter, attempts)
         if found is None:
             return None, ""
         return found.peak, found.text.removeprefix("not recorded: ")
 
 
 def _is_rerunning(item: pytest.Item) -> bool:
-    from pytest_gpuleak.session.attempt import ATTEMPTS
+    from pytest_gpuleak.session.safeguards import ATTEMPTS
 
     attempts = item.config.stash.get(ATTEMPTS, None)
     return attempts is not None and attempts.rerunning
