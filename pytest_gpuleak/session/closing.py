@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.session.surroundings import Surroundings
 
 _T = TypeVar("_T")
+_Other = TypeVar("_Other")
 
 WORKER_KEY = "gpu_leak"
 """Key for a worker's findings in xdist's ``workeroutput``."""
@@ -66,18 +67,23 @@ class Run:
         found = self.ledger.facts.first_init
         return self.check.settings.no_init_at_collection and found is not None and found.before_tests
 
-    def attempt(self, what: str, part: Callable[[], _T], otherwise: Callable[[], _T]) -> _T:
+    def attempt(self, what: str, part: Callable[[], _T], otherwise: _Other) -> _T | _Other:
         """Run a step (`what`) of the end of the run; if it fails, note a line and return the substitute."""
 
-        def note(why: str) -> _T:
+        def note(why: str) -> _T | _Other:
             self.faults.append(f"{what} failed: {why}")
-            return otherwise()
+            return otherwise
 
         return self.isolated(part, note)
 
+    def lines(self, what: str, write: Callable[[], list[str]]) -> list[str]:
+        """Return the lines of such a step; none if it fails."""
+        none: list[str] = []
+        return self.attempt(what, write, none)
+
     def look_for_devices(self, look: Callable[[], None]) -> None:
         """Look for who has initialised a device, at the end of a phase."""
-        self.attempt("looking for who has initialised a device", look, nothing)
+        self.attempt("looking for who has initialised a device", look, None)
 
     def isolated(self, part: Callable[[], _T], instead: Callable[[str], _T]) -> _T:
         """Return what `part` returns. For an Exception or the first Ctrl-C, return what `instead` makes of its line.
@@ -99,17 +105,11 @@ class Run:
             return instead("interrupted by Ctrl-C")
 
 
-def nothing() -> None:
-    """Stand in for a step that returns nothing."""
-
-
 def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
     """Judge, write and set the exit status. An error costs its step alone: pytest would end without its summary."""
     run.skips_interrupted = True
-    run.attempt("judging what was left at the end", run.check.finish, nothing)
-    records: list[FixtureRecord] = run.attempt(
-        "listing what the fixtures left", lambda: run.check.fixture_records, list
-    )
+    run.attempt("judging what was left at the end", run.check.finish, None)
+    records: list[FixtureRecord] = run.attempt("listing what the fixtures left", lambda: run.check.fixture_records, [])
     run.look_for_devices(run.init_watch.look)
     _note_facts(run)
     output: dict[str, Any] | None = getattr(run.check.config, "workeroutput", None)
@@ -117,12 +117,12 @@ def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
         _send(run, records, output)
         return
     stopped = bool(session.shouldstop or session.shouldfail or exitstatus >= pytest.ExitCode.INTERRUPTED)
-    run.attempt("recording the last tests", lambda: run.recorder.finish(stopped=stopped), nothing)
+    run.attempt("recording the last tests", lambda: run.recorder.finish(stopped=stopped), None)
     run.ledger.fixtures += records
     run.attempt(
         "recording who holds what was left",
         lambda: run.ledger.take_explained(run.check.late.explained, run.check.attempts.worker),
-        nothing,
+        None,
     )
     run.ledger.add_faults(run.check.faults_of_session)
     if run.ledger.detailed:
@@ -130,15 +130,15 @@ def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
         run.ledger.incomplete = run.attempt(
             "telling whether the run is complete",
             lambda: run.completeness.why_incomplete(session, run.ledger.tests),
-            lambda: "whether tests are missing could not be told",
+            "whether tests are missing could not be told",
         )
     if exitstatus != pytest.ExitCode.USAGE_ERROR and not runs_nothing(run.check.config):
         _judge_by_baseline(run, session)
         if run.check.settings.report_paths or run.surroundings is not None:
             plain = run.ledger.report(run.check.settings, run.check.mode, on_file=True)
-            report = run.attempt("finding the repository", lambda: _locate(run, plain), lambda: plain)
-            run.attempt("writing the reports", lambda: _write_reports(run, report), nothing)
-            run.attempt("publishing", lambda: _publish(run, report), nothing)
+            report = run.attempt("finding the repository", lambda: _locate(run, plain), plain)
+            run.attempt("writing the reports", lambda: _write_reports(run, report), None)
+            run.attempt("publishing", lambda: _publish(run, report), None)
     fails = not run.check.settings.warn and (
         run.ledger.fixture_leaked
         or run.errors
@@ -158,15 +158,13 @@ def _note_facts(run: Run) -> None:
     facts.add_run(*run.clean_up.sums())
     if run.check.devices.lost is not None:
         facts.lost_devices.append(run.check.devices.lost._asdict())
-    facts.helpers += run.attempt("adding up the memory of helper processes", run.check.helpers.memory, list)
+    facts.helpers += run.attempt("adding up the memory of helper processes", run.check.helpers.memory, [])
 
 
 def _send(run: Run, records: list[FixtureRecord], output: dict[str, Any]) -> None:
     from pytest_gpuleak.session.report_record import encode_safely
 
-    output[WORKER_KEY] = run.attempt(
-        "sending what the fixtures left", lambda: [encode_safely(record) for record in records], list
-    )
+    output[WORKER_KEY] = run.attempt("sending what the fixtures left", lambda: [*map(encode_safely, records)], [])
     if run.check.late.explained:
         from pytest_gpuleak.model.finding_codec import encode_finding
 
@@ -176,7 +174,7 @@ def _send(run: Run, records: list[FixtureRecord], output: dict[str, Any]) -> Non
                 (nodeid, verdict, [*map(encode_finding, findings)], search_s)
                 for nodeid, verdict, findings, search_s in run.check.late.explained
             ],
-            list,
+            [],
         )
     output[FACTS_KEY] = run.ledger.facts.encode(whole=True)
     output[FAULTS_KEY] = run.check.attempts.lines + run.faults

@@ -27,7 +27,6 @@ from pytest_gpuleak.session.closing import (
     WORKER_KEY,
     Run,
     close_run,
-    nothing,
 )
 from pytest_gpuleak.session.config.given_values import place_of_option, read_value
 from pytest_gpuleak.session.config.markers import check_markers
@@ -251,7 +250,7 @@ class Session:
             (FACTS_KEY, f"the facts of the worker {worker}", self._run.ledger.facts.add),
         ):
             if key in output:  # a worker that died sends none: what is known stands
-                self._run.attempt(f"taking over {what}", partial(take, output[key]), nothing)
+                self._run.attempt(f"taking over {what}", partial(take, output[key]), None)
         self._run.ledger.add_faults(output.get(CHECK_FAULTS_KEY, ()))
         self._run.faults += [fault for fault in output.get(FAULTS_KEY, []) if fault not in self._run.faults]
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports.terminal.closing import Shown, closing_steps, render_init
 from pytest_gpuleak.reports.terminal.lines import MARKUP, TEXT_LIMIT
-from pytest_gpuleak.session.closing import nothing
 from pytest_gpuleak.session.pytest_internals import ELSEWHERE, colour_red
 
 if TYPE_CHECKING:
@@ -21,18 +20,18 @@ def show_run(run: Run, terminalreporter: Any) -> None:
     if ledger.found or run.check.settings.top or run.check.baseline is not None:
         report = ledger.report(run.check.settings, run.check.mode, on_file=False)
         summary = report.summary
-        run.attempt("showing the leaks", lambda: _show_findings(run, report, terminalreporter), nothing)
+        run.attempt("showing the leaks", lambda: _show_findings(run, report, terminalreporter), None)
         if ledger.fixture_leaked and not run.check.settings.warn:
-            run.attempt("colouring the last line", lambda: colour_red(run.check.config), nothing)
+            run.attempt("colouring the last line", lambda: colour_red(run.check.config), None)
     else:
         summary = ledger.summary(run.check.settings, on_file=False)
     closing: list[str] = []
     for name, write in closing_steps(summary, ledger, _shown(run, terminalreporter)):
-        closing += run.attempt(name, write, list)
+        closing += run.lines(name, write)
     for fault in dict.fromkeys([*run.check.attempts.lines, *run.faults]):
         terminalreporter.line(f"gpu-leak: {clean_text(fault, TEXT_LIMIT)}")
     if summary.get("unchecked"):
-        run.attempt("counting the notebooks", lambda: _show_notebooks(run, terminalreporter), nothing)
+        run.attempt("counting the notebooks", lambda: _show_notebooks(run, terminalreporter), None)
     _write(closing, terminalreporter)
     for error in run.errors:
         terminalreporter.line(error, red=True)
@@ -44,7 +43,7 @@ def show_first_init(run: Run, terminalreporter: Any) -> None:
     """Show who initialised a device first, where no test runs."""
     found, shown = run.ledger.facts.first_init, _shown(run, terminalreporter)
     what = "showing who initialised a device first"
-    _write(run.attempt(what, lambda: render_init(found, shown), list), terminalreporter)
+    _write(run.lines(what, lambda: render_init(found, shown)), terminalreporter)
 
 
 def _shown(run: Run, terminalreporter: Any) -> Shown:
@@ -77,7 +76,7 @@ def show_short_summary(run: Run, terminalreporter: Any) -> None:
     if int(option.verbose) < 0 or getattr(option, "no_summary", False) or not ("f" in letters or "L" in letters):
         return
     every = "L" in letters or int(option.verbose) > 0
-    lines: list[str] = run.attempt("adding to the short test summary", lambda: _short_summary(run, every=every), list)
+    lines = run.lines("adding to the short test summary", lambda: _short_summary(run, every=every))
     if not lines:
         return
     if not any(terminalreporter.stats.get(SUMMARISED[letter]) for letter in letters if letter in SUMMARISED):
@@ -105,19 +104,17 @@ def _show_findings(run: Run, report: RunReport, terminalreporter: Any) -> None:
     from pytest_gpuleak.reports.terminal.section import render_codes, render_leaks
 
     verbosity, width = int(run.check.config.option.verbose), terminalreporter._tw.fullwidth
-    lines: list[str] = run.attempt(
-        "showing the leaks", lambda: render_leaks(report, verbosity=verbosity, width=width), list
-    )
+    lines = run.lines("showing the leaks", lambda: render_leaks(report, verbosity=verbosity, width=width))
     if lines and verbosity >= 0:
         leaked = report.summary["leaked"] > 0 or run.ledger.fixture_leaked
         terminalreporter.section("GPU LEAKS", **{_colour(run): leaked})
     if verbosity >= 0:
-        lines += run.attempt("showing the codes", lambda: render_codes(report), list)
+        lines += run.lines("showing the codes", lambda: render_codes(report))
     # Also with `-q`, as pytest does with `--durations`: they were asked for.
-    lines += run.attempt("showing the heaviest tests", lambda: _usage_lines(run, report, width), list)
+    lines += run.lines("showing the heaviest tests", lambda: _usage_lines(run, report, width))
     baseline = run.check.baseline
     if baseline is not None:
-        lines += run.attempt("showing the baseline", lambda: baseline.render(report, verbosity=verbosity), list)
+        lines += run.lines("showing the baseline", lambda: baseline.render(report, verbosity=verbosity))
     _write(lines, terminalreporter)
 
 
