@@ -29,10 +29,10 @@ def encode_safely(record: TestRecord | FixtureRecord) -> dict[str, Any]:
     from pytest_gpuleak.model.isolation import isolated
     from pytest_gpuleak.model.records import encode
 
-    def salvaged(_: str) -> dict[str, Any]:
+    def salvaged(why: str) -> dict[str, Any]:
         from pytest_gpuleak.reports.json.salvage import salvage_record
 
-        return salvage_record(record)
+        return salvage_record(record, why)
 
     return isolated(lambda: encode(record), salvaged)
 

@@ -11,19 +11,21 @@ from pytest_gpuleak.model.records import SCHEMA, encode
 from pytest_gpuleak.reports.json.plain import encode_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
-    from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
+    from pytest_gpuleak.model.findings import FixtureRecord
     from pytest_gpuleak.model.records import RunReport, TestRecord
 
 
 def encode_report(report: RunReport) -> str:
-    """Write a report as JSON text, cleaned and cut. A record names each field of its own that cannot be written."""
+    """Write a report as JSON text, cleaned and cut. A fault in a record costs what it has spoilt."""
     parts = {
         "schema": encode_line(SCHEMA),
         "created": encode_line(report.created),
         **{name: _mapping_of(getattr(report, name)) for name in ("environment", "policy", "summary")},
-        **{name: _lines_of(getattr(report, name)) for name in ("tests", "fixtures", "stale")},
+        "tests": _lines_of(map(_line_of, report.tests)),
+        "fixtures": _lines_of(map(_line_of, report.fixtures)),
+        "stale": _lines_of(encode_line(encode(entry)) for entry in report.stale),
         "incomplete": encode_line(report.incomplete),
         "faults": encode_line(list(report.faults)),
     }
@@ -31,23 +33,26 @@ def encode_report(report: RunReport) -> str:
 
 
 def _mapping_of(values: dict[str, Any]) -> str:
-    def salvaged(why: str) -> str:
-        from pytest_gpuleak.reports.json.salvage import salvage_mapping
-
-        return encode_line(salvage_mapping(values, why))
+    def salvaged(_: str) -> str:
+        return encode_line({name: _named(name, value) for name, value in values.items()})
 
     return isolated(lambda: encode_line(values), salvaged)
 
 
-def _lines_of(records: Sequence[TestRecord | FixtureRecord | KnownLeak]) -> str:
-    return "[\n" + ",\n".join(map(_line_of, records)) + "\n]" if records else "[]"
+def _named(name: str, value: Any) -> Any:
+    """Return a value that can be written, or the error: a test may have replaced torch, whose version it is."""
+    return isolated(lambda: (encode_line({name: value}), value)[1], lambda why: f"could not be written ({why})")
 
 
-def _line_of(record: TestRecord | FixtureRecord | KnownLeak) -> str:
-    def salvaged(_: str) -> str:
+def _lines_of(lines: Iterable[str]) -> str:
+    return "[\n" + ",\n".join(lines) + "\n]"
+
+
+def _line_of(record: TestRecord | FixtureRecord) -> str:
+    def salvaged(why: str) -> str:
         from pytest_gpuleak.reports.json.salvage import salvage_record
 
-        return encode_line(salvage_record(record))
+        return encode_line(salvage_record(record, why))
 
     return isolated(lambda: encode_line(encode(record)), salvaged)
 
