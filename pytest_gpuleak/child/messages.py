@@ -38,11 +38,6 @@ class Lines:
         return messages
 
 
-def encode_policy(policy: Policy) -> dict[str, Any]:
-    """Encode what an agent judges by."""
-    return policy._asdict()
-
-
 def decode_policy(fields: dict[str, Any]) -> Policy:
-    """Decode what `encode_policy` returned."""
+    """Make the policy of its fields, as JSON has them."""
     return Policy(**{**fields, "host": tuple(fields["host"])})

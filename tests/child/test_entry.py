@@ -277,12 +277,11 @@ def test_an_agent_that_came_by_the_file_tells_once_what_multiprocessing_calls_it
     text = """
         import multiprocessing
         from pytest_gpuleak.child.agent import Agent
-        from pytest_gpuleak.child.messages import encode_policy
         from pytest_gpuleak.model.policy import Policy
         class Entry:
             def send(self, **message): print(message.get("name") or message["op"])
         agent = Agent(Entry(), "/root")
-        begin = {"op": "begin", "seq": 1, "policy": encode_policy(Policy())}
+        begin = {"op": "begin", "seq": 1, "policy": Policy()._asdict()}
         agent.answer(begin)
         multiprocessing.current_process().name = "Engine"  # as its preparation data does
         agent.answer(begin)

@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pytest
 
@@ -51,7 +51,7 @@ class Run:
         self.started: dict[Any, int] = {}
         self.young: list[Started] = []
         self.looked = 0
-        self.agents_ = Agents(Listener("/root"), self, self.told.append)
+        self.agents_ = Agents(Listener("/root"), cast("Any", self), self.told.append)
         self.agents: list[FakeAgent] = []
 
     def test(self, *used: int) -> tuple[Finding, ...]:
@@ -541,7 +541,7 @@ def test_without_a_socket_nothing_is_watched_and_a_line_says_so(monkeypatch: pyt
 
     monkeypatch.setattr(tempfile, "mkdtemp", refuse)
     told: list[str] = []
-    assert open_agents("/root", Run.__new__(Run), told.append) is None
+    assert open_agents("/root", cast("Any", None), told.append) is None
     assert told == [
         "--gpu-leak-children=agent has no effect: no socket can be made for it ([Errno 13] Permission denied)"
     ]

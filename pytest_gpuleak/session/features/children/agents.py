@@ -7,7 +7,6 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.child.messages import encode_policy
 from pytest_gpuleak.engine.subject import RerunResult
 from pytest_gpuleak.session.features.children.connection import read_finding
 from pytest_gpuleak.session.features.children.connections import Connections
@@ -16,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
+    from pytest_gpuleak.engine.detect.processes import Children
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.session.features.children.connection import Connection
-    from pytest_gpuleak.session.features.children.connections import Processes
     from pytest_gpuleak.session.features.children.listener import Listener
 
 OPTION = "--gpu-leak-children=agent"
@@ -46,7 +45,7 @@ _DROP = {"op": "drop", "why": "the run went on, since the process was late"}
 class Agents:
     """The helper processes of one run that have an agent."""
 
-    def __init__(self, listener: Listener, processes: Processes, tell: Callable[[str], None]) -> None:
+    def __init__(self, listener: Listener, processes: Children, tell: Callable[[str], None]) -> None:
         self._tell = tell
         self._connections = Connections(listener, processes, tell)
         self._policy: Policy | None = None
@@ -102,9 +101,9 @@ class Agents:
         self._begin_in([one for one in self._connections.all if not one.late], self._policy)
 
     def _begin_in(self, asked: Sequence[Connection], policy: Policy) -> None:
-        policies = {one: None if one.policy == policy else encode_policy(policy) for one in asked}
+        seq, fields = self._connections.seq, policy._asdict()
         messages = {
-            one: {"op": "begin", "seq": self._connections.seq, "policy": policy} for one, policy in policies.items()
+            one: {"op": "begin", "seq": seq, "policy": None if one.policy == policy else fields} for one in asked
         }
         new = not all(one.loaded for one in asked)
         for one in asked:
@@ -172,12 +171,8 @@ class Agents:
         found: dict[int, dict[str, int]] = {}
         for one, answer in self._connections.ask(dict.fromkeys(asked, message), seconds).items():
             one.loaded, sizes = True, answer.get("devices")
-            if (
-                one.process is not None
-                and isinstance(sizes, dict)
-                and all(type(size) is int for size in sizes.values())
-            ):
-                found[one.process.pid] = sizes
+            if isinstance(sizes, dict) and all(type(size) is int for size in sizes.values()):
+                found[one.pid] = sizes
         return found
 
     def ready(self) -> list[Connection]:
@@ -323,7 +318,7 @@ def _call(function: Callable[[], None] | None) -> None:
         function()
 
 
-def open_agents(root: str, processes: Processes, tell: Callable[[str], None]) -> Agents | None:
+def open_agents(root: str, processes: Children, tell: Callable[[str], None]) -> Agents | None:
     """Let the processes of this run have agents; None where they cannot, which is told."""
     from pytest_gpuleak.session.features.children.listener import PTH, Listener, has_pth
 

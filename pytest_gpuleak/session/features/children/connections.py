@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import select
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.processes.facts import name_and_command
 from pytest_gpuleak.model.findings import HelperProcess
@@ -17,27 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
+    from pytest_gpuleak.engine.detect.processes import Children
     from pytest_gpuleak.session.features.children.connection import Connection
     from pytest_gpuleak.session.features.children.listener import Listener
-
-
-class Processes(Protocol):
-    """Tells which processes wider fixtures have started: `engine.detect.processes.Children`."""
-
-    def owned(self) -> Mapping[Any, FixtureKey]:
-        """Return the processes of fixtures that are up, and their descendants, each with its fixture."""
-
-    def is_older(self, process: Any) -> bool:
-        """Tell whether a process ran before the test, or was started in it by a wider fixture's setup."""
-
-    def name_of(self, fixture: FixtureKey) -> str:
-        """Return the name of a fixture that is up."""
 
 
 class Connections:
     """The connections that are open. `tell` takes a line for the user."""
 
-    def __init__(self, listener: Listener, processes: Processes, tell: Callable[[str], None]) -> None:
+    def __init__(self, listener: Listener, processes: Children, tell: Callable[[str], None]) -> None:
         self._listener = listener
         self._processes = processes
         self._tell = tell
@@ -60,7 +48,7 @@ class Connections:
                     self._greet(one)
             # A list of processes may be older than the greeting.
             self._find_owners([one for one in self.all if one.owner is None])
-            known = {one.process.pid for one in self.all if one.process is not None}
+            known = {one.pid for one in self.all}
             expected[:] = [pid for pid in expected if pid not in known and is_running(pid)]
             self.drop_ended()
             if not expected:
@@ -135,8 +123,8 @@ class Connections:
             return
         owners = {process.pid: owner for process, owner in self._processes.owned().items()}
         for one in connections:
-            if one.process is not None and one.process.pid in owners:
-                one.owner = owners[one.process.pid]
+            if one.process is not None and one.pid in owners:
+                one.owner = owners[one.pid]
                 one.process = dataclasses.replace(one.process, fixture=self._processes.name_of(one.owner))
 
     def drop_ended(self) -> None:
@@ -151,9 +139,9 @@ class Connections:
 
     def tell_cut_off(self) -> None:
         """Tell of processes that run on without the connection: they have closed all descriptors, or become another program."""
-        connected = {one.process.pid for one in self.all if one.process is not None}
+        connected = {one.pid for one in self.all}
         for one in self._cut_off:
-            if one.process is not None and one.process.pid not in connected and is_running(one.process.pid):
+            if one.pid not in connected and is_running(one.pid):
                 self._tell(f"{one.text} is not checked any more: it has closed its connection, or runs another program")
         self._cut_off = []
 
