@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -57,30 +57,23 @@ class Recorder:
         if found is None:
             self._note_phase(report)
             return
-        encoded = None
-        if type(found) is dict:
-            encoded = found
-            if hasattr(report, HUNG_ATTRIBUTE):
-                self._hung.add(report.nodeid)
-            self._of_workers.update(getattr(report, FIXTURES_ATTRIBUTE, {}))
-            decoded = self._decoded(found, report)
-            if decoded is None:
-                return
-            record = decoded
-            if record.verdict == "leaked" and self._status is None and not self._settings.warn:
-                self._status = LeakedStatus()
-                self._check.config.pluginmanager.register(self._status, "gpuleak-status")
-                colour_red(self._check.config)
-        else:
-            record = cast("TestRecord", found)
+        if hasattr(report, HUNG_ATTRIBUTE):
+            self._hung.add(report.nodeid)
+        self._of_workers.update(getattr(report, FIXTURES_ATTRIBUTE, {}))
+        record = found if isinstance(found, TestRecord) else self._decoded(found, report)
+        if record is None:
+            return
+        if record.verdict == "leaked" and self._status is None and not self._settings.warn:
+            self._status = LeakedStatus()
+            self._check.config.pluginmanager.register(self._status, "gpuleak-status")
+            colour_red(self._check.config)
         if record.verdict in QUIET_VERDICTS or self._settings.warn:
             delattr(report, RECORD_ATTRIBUTE)  # pytest keeps every report until the session ends
         elif hasattr(report, AGAIN_ATTRIBUTE):
             self._ledger.forget_leaked(record)
         if self._is_counted_elsewhere(record, report):
             record = record._replace(rerun=True)
-            encoded = encoded and {**encoded, "rerun": True}
-        self._take(record, encoded)
+        self._take(record)
 
     def _note_phase(self, report: pytest.TestReport) -> None:
         nodeid, passed = report.nodeid, report.outcome == "passed"  # pytest writes the nodeid each time
@@ -185,9 +178,9 @@ class Recorder:
         if self._journal is not None:
             self._journal.note_rerun(encode_safely(record))
 
-    def _take(self, record: TestRecord, encoded: dict[str, Any] | None = None) -> None:
+    def _take(self, record: TestRecord) -> None:
         self._without_record.pop(record.nodeid, None)
-        self._ledger.add_test(record)
+        self._ledger.tests.append(record)
         self._completeness.note_ended(record.nodeid)
         if self._journal is None:
             return
@@ -198,7 +191,7 @@ class Recorder:
             self._written = known, of_workers
             self._journal.set_fixtures([*map(encode_safely, known), *of_workers])
         running = self._completeness.running or self._check.attempts.upcoming
-        self._journal.add_test(encoded or encode_safely(record), running)
+        self._journal.add_test(encode_safely(record), running)
 
     def _take_unchecked(self, report: pytest.TestReport, why: str, worker: str, outcome: Outcome) -> None:
         file, line, _ = report.location

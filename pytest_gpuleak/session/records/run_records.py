@@ -11,26 +11,23 @@ import pytest
 from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.memory_usage import describe_usage
-from pytest_gpuleak.model.outcomes import TestRecord
 from pytest_gpuleak.model.policy import Settings, describe
 from pytest_gpuleak.model.records import RunReport
 from pytest_gpuleak.model.summary import ProcessFacts, count_known, find_dearest, summarise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from pytest_gpuleak.model.findings import Finding, FixtureRecord, KnownLeak
-    from pytest_gpuleak.model.outcomes import Verdict
+    from pytest_gpuleak.model.outcomes import TestRecord, Verdict
 
 
 class RunRecords:
-    """Collect records. Unless `detailed`, ids and times alone are kept of clean tests, whose records nothing reads."""
+    """Collect records. Unless `detailed`, nothing reads the counters, peaks and helpers of clean tests."""
 
     def __init__(self, *, detailed: bool = True) -> None:
         self.tests: list[TestRecord] = []
-        """The tests whose records are kept."""
         self.detailed = detailed
-        self._clean: list[tuple[str, float, float]] = []
         self.fixtures: list[FixtureRecord] = []
         self.incomplete: str | None = None
         """Why tests are missing; None: none is."""
@@ -44,14 +41,6 @@ class RunRecords:
         """What is told of this process, or of its workers, beside their records."""
         self.faults: list[str] = []
         """Failures of the check itself, or of a user's hook, outside of tests, each once."""
-
-    def add_test(self, record: TestRecord) -> None:
-        """Add the record of one attempt of one test."""
-        more = record.findings or record.faults or record.suspect_s or record.rerun or record.device_wait or record.peak
-        if self.detailed or record.verdict != "clean" or more:
-            self.tests.append(record)
-        else:
-            self._clean.append((record.nodeid, record.duration_s, record.overhead_s))
 
     def forget_leaked(self, later: TestRecord) -> None:
         """Forget the last leak of the same test in the same process: another attempt left it again."""
@@ -81,12 +70,7 @@ class RunRecords:
 
     def nodeids(self) -> set[str]:
         """Return the tests that have ended."""
-        return {record.nodeid for record in self._all()}
-
-    def _all(self) -> Iterator[TestRecord]:
-        yield from self.tests
-        for nodeid, duration_s, overhead_s in self._clean:
-            yield TestRecord(nodeid, "clean", None, "passed", "", duration_s, overhead_s)
+        return {record.nodeid for record in self.tests}
 
     def add_faults(self, faults: Iterable[str]) -> None:
         """Add failures of the check, or of a user's hook, outside of tests."""
@@ -124,7 +108,7 @@ class RunRecords:
 
     def summary(self, settings: Settings, *, on_file: bool) -> dict[str, Any]:
         """Return the summary of the run's report, with as many of the heaviest tests as the settings ask for."""
-        top, counts = settings.top, summarise(self._all(), self.fixtures)
+        top, counts = settings.top, summarise(self.tests, self.fixtures)
         return {
             **counts,
             **self.facts.encode(),
