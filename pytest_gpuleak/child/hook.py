@@ -15,6 +15,7 @@ from _thread import allocate_lock, get_ident, get_native_id, start_new_thread
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import CodeType, FrameType
     from typing import Any
 
 ENV = "PYTEST_GPULEAK_AGENT"
@@ -110,6 +111,7 @@ class Entry:
         import threading  # noqa: F401
 
         from pytest_gpuleak.heap.signals import start_without_signals
+        from pytest_gpuleak.model.version import __version__
 
         self.run = run
         self.socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
@@ -121,7 +123,9 @@ class Entry:
         try:
             self._connect()
             # At once, before the process does anything: the run then knows of it, however busy its threads are.
-            greeting = f'"op": "hello", "pid": {os.getpid()}, "name": {_quoted(name)}, "version": {_quoted(_version())}'
+            greeting = (
+                f'"op": "hello", "pid": {os.getpid()}, "name": {_quoted(name)}, "version": {_quoted(__version__)}'
+            )
             self.socket.sendall(f"{{{greeting}}}\n".encode())
             # No `threading.Thread`: a program may count those that this module knows, or wait for the end of each.
             self.native_id = 0
@@ -263,12 +267,15 @@ def _others_import() -> bool:
     """Tell whether another thread is in the midst of an import."""
     frames = sys._current_frames()
     del frames[get_ident()]  # a frame that has itself in a variable is a cycle
-    for innermost in frames.values():
-        frame = innermost
-        while frame is not None:
-            if frame.f_code.co_filename.startswith("<frozen importlib"):
-                return True
-            frame = frame.f_back  # type: ignore[assignment]
+    return any(_runs(frame, lambda code: code.co_filename.startswith("<frozen importlib")) for frame in frames.values())
+
+
+def _runs(frame: FrameType | None, is_sought: Callable[[CodeType], bool]) -> bool:
+    """Tell whether a stack has such code."""
+    while frame is not None:
+        if is_sought(frame.f_code):
+            return True
+        frame = frame.f_back
     return False
 
 
@@ -294,12 +301,6 @@ _entries: dict[int, Entry] = {}
 
 _watches_forks: list[bool] = []
 """Has an item once this process, or one that it was forked from, watches forks: that cannot be undone."""
-
-
-def _version() -> str:
-    from pytest_gpuleak.model.version import __version__
-
-    return __version__
 
 
 def _before_fork() -> None:
@@ -340,12 +341,7 @@ def _after_fork() -> None:
 
 def _is_before_exec() -> bool:
     """Tell whether a fork is `subprocess`'s with a ``preexec_fn``, which runs these hooks and is another program soon."""
-    frame = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_name == "_execute_child":
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+    return _runs(sys._getframe(), lambda code: code.co_name == "_execute_child")
 
 
 def reset_collector() -> None:

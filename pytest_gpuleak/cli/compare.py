@@ -10,7 +10,7 @@ from pytest_gpuleak.cli.merge import merge_reports
 from pytest_gpuleak.model.summary import summarise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from pytest_gpuleak.model.findings import Finding, FixtureRecord
     from pytest_gpuleak.model.records import RunReport, TestRecord
@@ -86,31 +86,23 @@ def compare_reports(old: RunReport, new: RunReport, tolerance: float = TOLERANCE
 
 def keep_leak(report: RunReport, digits: str) -> RunReport:
     """Reduce a report to one leak; verdicts and counts follow from it."""
-    tests = [test._replace(findings=_keep(test.findings, digits)) for test in report.tests]
-    fixtures = [dataclasses.replace(fixture, findings=_keep(fixture.findings, digits)) for fixture in report.fixtures]
-    left = tuple(fixture for fixture in fixtures if fixture.findings)
+    tests, fixtures = _keep(report, lambda found: found.fingerprint.startswith(digits))
     judged = tuple(test._replace(verdict=verdict_of(test)) for test in tests)
-    summary = {**report.summary, **summarise(judged, left)}
-    return dataclasses.replace(report, tests=judged, fixtures=left, stale=(), summary=summary)
+    summary = {**report.summary, **summarise(judged, fixtures)}
+    return dataclasses.replace(report, tests=judged, fixtures=fixtures, stale=(), summary=summary)
 
 
 def keep_failing(report: RunReport) -> RunReport:
     """Reduce a report to what fails, and to the tests and fixtures that it is of; the counts stay the run's."""
-    tests = [test._replace(findings=_failing(test.findings)) for test in report.tests]
-    fixtures = [dataclasses.replace(fixture, findings=_failing(fixture.findings)) for fixture in report.fixtures]
-    return dataclasses.replace(
-        report,
-        tests=tuple(test for test in tests if test.findings),
-        fixtures=tuple(fixture for fixture in fixtures if fixture.findings),
-    )
+    tests, fixtures = _keep(report, lambda found: found.failed)
+    return dataclasses.replace(report, tests=tuple(test for test in tests if test.findings), fixtures=fixtures)
 
 
-def _failing(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    return tuple(found for found in findings if found.failed)
-
-
-def _keep(findings: tuple[Finding, ...], digits: str) -> tuple[Finding, ...]:
-    return tuple(found for found in findings if found.fingerprint.startswith(digits))
+def _keep(report: RunReport, is_kept: Callable[[Finding], bool]) -> tuple[list[TestRecord], tuple[FixtureRecord, ...]]:
+    """Return the tests with such findings alone, and the fixtures that have one."""
+    tests = [test._replace(findings=tuple(filter(is_kept, test.findings))) for test in report.tests]
+    fixtures = (dataclasses.replace(one, findings=tuple(filter(is_kept, one.findings))) for one in report.fixtures)
+    return tests, tuple(fixture for fixture in fixtures if fixture.findings)
 
 
 def _name_fixture(record: FixtureRecord) -> str:

@@ -93,7 +93,6 @@ def render_report(report: RunReport, verbosity: int) -> list[str]:
         lines += [*render_codes(report), *render_usage(report, width=columns), *render_dearest(report, width=columns)]
         more = "gpu-leak: and {} more stale"
         lines += first_lines(report.stale, STALE_SHOWN, lambda one: f"gpu-leak: stale: {render_entry(one)}", more)
-    if verbosity >= 0:
         lines += map(_styled, _render_peaks(report, columns))
     for name, write in closing_steps(report.summary, report, Shown(verbosity, columns)):
         lines += map(_styled, isolated(write, why_not_shown(name)))

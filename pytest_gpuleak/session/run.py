@@ -168,15 +168,13 @@ class Session:
                 f"gpu-leak: {self._run.check.mode}; {on} {_growth_that_fails(policy)}, "
                 f"{on} {format_bytes(policy.retained_bytes)} or more left behind; re-runs a suspect {policy.confirm} x"
             ),
-            *self._describe_unused(),
+            *(
+                f"gpu-leak: --gpu-leak-warn fails nothing, so {place_of_option(self._config, name)} has no effect"
+                for name in FAILING
+                if self._settings.warn and read_value(self._config, name)
+            ),
             *self._describe_rank(),
         ]
-
-    def _describe_unused(self) -> list[str]:
-        if not self._settings.warn:
-            return []
-        unused = [place_of_option(self._config, name) for name in FAILING if read_value(self._config, name)]
-        return [f"gpu-leak: --gpu-leak-warn fails nothing, so {place} has no effect" for place in unused]
 
     def _describe_rank(self) -> list[str]:
         paths = self._settings.report_paths

@@ -15,7 +15,7 @@ from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.pytest_internals import fixtures_of, log_handlers, release_values
 from pytest_gpuleak.session.rerun.hanging import Hang
 from pytest_gpuleak.session.rerun.rerun import Rerun, limit_of, run_again
-from pytest_gpuleak.session.rerun.unseen.after_verdict import keep_lists, keep_shared_values
+from pytest_gpuleak.session.rerun.unseen.after_verdict import KEEPERS, keep_shared_values
 from pytest_gpuleak.session.rerun.unseen.plugins import why_not_again
 from pytest_gpuleak.session.rerun.unseen.restoring import Postponed, keep_each
 
@@ -131,7 +131,7 @@ class ItemSubject:
     @contextlib.contextmanager
     def confirming(self) -> Iterator[None]:
         """See `Subject`."""
-        restore = keep_each((keep_lists, lambda: keep_shared_values(self.item)))
+        restore = keep_each((*KEEPERS, lambda: keep_shared_values(self.item)))
         self._postponed = postponed = Postponed()
         try:
             yield

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuleak.adapters.bulk import keep_largest, read_live_arrays
 from pytest_gpuleak.model.findings import Contribution
+from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.session.config.markers import check_each, closest_first
 from pytest_gpuleak.session.features.budgets.budget import (
@@ -197,7 +199,7 @@ class BudgetHooks(TellsUnchecked):
         if verdict.certain and not budget.total:
             verdict = self._without_states(item, verdict)
         self._excess = verdict
-        self._there = _there_before(item, verdict)
+        self._there = isolated(partial(_there_before, item, verdict), lambda _: ())
         if not verdict.certain:
             return None
         alive = () if verdict.percent else _alive_on(item.config, verdict.device)
@@ -222,21 +224,19 @@ def _there_before(item: pytest.Item, excess: Excess) -> tuple[Contribution, ...]
     """Return which fixtures have what was there before, while they are set up."""
     from pytest_gpuleak.session.features.budgets.explaining import held_by_fixtures  # loaded for an excess alone
 
-    try:
-        return held_by_fixtures(item, excess.device, shared_frameworks(item.config).arrays) if excess.before else ()
-    except Exception:  # noqa: BLE001 - the budget was exceeded all the same
-        return ()
+    return held_by_fixtures(item, excess.device, shared_frameworks(item.config).arrays) if excess.before else ()
 
 
 def _alive_on(config: pytest.Config, device: str) -> tuple[Contribution, ...]:
+    """Return the largest arrays on a device; none where they cannot be read: the budget was exceeded all the same."""
     from pytest_gpuleak.session.features.out_of_memory.text import group_readings  # loaded for an excess alone
 
-    readings: dict[int, ArrayReading] = {}
-    try:
+    def read() -> tuple[Contribution, ...]:
+        readings: dict[int, ArrayReading] = {}
         for _, reading in read_live_arrays(shared_frameworks(config).arrays):
             if reading.device == device:
                 keep_largest(readings, reading)
-    except Exception:  # noqa: BLE001 - the budget was exceeded all the same
-        return ()
-    largest = group_readings(readings.values())[:BLOCKS_SHOWN]
-    return tuple(Contribution(clean_text(row.owner, 80), row.bytes, row.count) for row in largest)
+        largest = group_readings(readings.values())[:BLOCKS_SHOWN]
+        return tuple(Contribution(clean_text(row.owner, 80), row.bytes, row.count) for row in largest)
+
+    return isolated(read, lambda _: ())

@@ -57,15 +57,10 @@ class AgentFigures:
         self._sizes = answers
 
     def _rows(self, uuid: str) -> tuple[ProcessMemory, ...]:
-        digits = _digits_of(uuid)
+        digits = uuid.partition("-")[2].lower()  # as frameworks have NVML's, without its prefix
         return tuple(
             ProcessMemory(pid, size)
             for pid, sizes in self._sizes.items()
             for device, size in sizes.items()
             if device.lower() == digits
         )
-
-
-def _digits_of(uuid: str) -> str:
-    """Return a UUID of NVML's as frameworks have it, without its prefix."""
-    return uuid.partition("-")[2].lower()

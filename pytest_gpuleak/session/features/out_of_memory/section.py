@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.bulk import keep_largest, read_live_arrays
 from pytest_gpuleak.adapters.dependencies import dependency_in_place, import_dependency
 from pytest_gpuleak.engine.left_behind import active_fixtures
+from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.readings import HOST, DeviceSpace
 from pytest_gpuleak.session.features.out_of_memory.text import (
     HOST_SECTION,
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.model.readings import ArrayReading
-
-_Found = TypeVar("_Found")
 
 
 class OutOfMemorySection:
@@ -83,26 +82,19 @@ def _read_facts(tracker: RunTracker, knowledge: SessionKnowledge, shortage: Shor
     return OutOfMemory(
         shortage=shortage,
         devices=() if on_host else tuple(_device_facts(counters, tracker.frameworks)),
-        host=_tried(lambda: _host_facts(counters), None) if on_host else None,
+        host=isolated(lambda: _host_facts(counters), lambda _: None) if on_host else None,
         earlier=tuple(earlier),
         fixtures=tuple(active_fixtures(setups, readings)),
         own=tuple(group_readings(mine)),
         others=tuple(group_readings(others)),
-        nvml={} if on_host else _tried(tracker.driver.read, {}),
+        nvml={} if on_host else isolated(tracker.driver.read, lambda _: {}),
     )
-
-
-def _tried(read: Callable[[], _Found], otherwise: _Found) -> _Found:
-    try:
-        return read()
-    except Exception:  # noqa: BLE001 - the error at hand is the test's, and ours must not stand in its way
-        return otherwise
 
 
 def _device_facts(counters: Mapping[tuple[str, str], int], frameworks: Frameworks) -> Iterator[DeviceFacts]:
     for device in sorted({device for device, _ in counters if device != HOST}):
         # Devices that have been read are in use: to ask for their free memory makes no context.
-        space = _tried(partial(frameworks.device_space, device), None) or DeviceSpace(None, None, None)
+        space = isolated(partial(frameworks.device_space, device), lambda _: None) or DeviceSpace(None, None, None)
         allocated, reserved = counters.get((device, "allocated")), counters.get((device, "reserved"))
         yield DeviceFacts(device, space.total, space.free, allocated, reserved, space.largest_free)
 

@@ -20,7 +20,6 @@ from pytest_gpuleak.session.rerun.unseen.restoring import (
     Restore,
     all_of,
     if_loaded,
-    keep_each,
     keep_value,
     nothing,
     replace,
@@ -35,11 +34,6 @@ MOCK_LISTS = ("_mock_call_args_list", "_mock_mock_calls", "method_calls", "_mock
 MOCK_COUNTS = ("_mock_called", "_mock_call_count", "_mock_await_count")
 MOCK_LAST = {"_mock_call_args": "_mock_call_args_list", "_mock_await_args": "_mock_await_args_list"}
 """Names in a mock's dictionary that hold its calls (Lib/unittest/mock.py)."""
-
-
-def keep_lists() -> Restore:
-    """Note the handlers and filters of loggers, the calls of mocks, and hooks into the interpreter and its signals."""
-    return keep_each(KEEPERS)
 
 
 def _members(values: Iterable[Any]) -> Callable[[object], bool]:
@@ -169,6 +163,7 @@ KEEPERS: tuple[Callable[[], Restore], ...] = (
     _keep_wrapped_hooks,
     _keep_mocks,
 )
+"""Note the handlers and filters of loggers, the calls of mocks, and hooks into the interpreter and its signals."""
 
 
 MOST_GLOBALS: Final = 200
