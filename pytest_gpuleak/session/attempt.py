@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuleak.model.outcomes import CHECKED, Outcome, TestRecord
+from pytest_gpuleak.session.faults import Faults
 from pytest_gpuleak.session.peak_hooks import shared_meter
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.helpers import HelperReading
     from pytest_gpuleak.model.outcomes import Verdict
     from pytest_gpuleak.model.policy import Policy, Settings
-    from pytest_gpuleak.session.faults import Faults
 
 OUTCOME_WORDS: dict[Outcome, str] = {
     "failed": "failed", "skipped": "was skipped", "xfailed": "xfailed", "error": "erred",
@@ -82,7 +82,8 @@ class AttemptLog:
         self.lines = lines
         self.detailed = False
         """Whether something reads the counters, peaks and helpers' readings of a clean test."""
-        self._faults: Faults | None = None
+        self.faults = Faults(config, self.root)
+        """Failures of the check itself."""
         self._meter: PeakMeter | None = None
 
     @property
@@ -157,9 +158,9 @@ class AttemptLog:
         """End the attempt and return its record. A fault that may hide something turns ``clean`` into ``unchecked``."""
         attempt = self.attempt
         assert attempt is not None
-        why, faults = attempt.why, self._faults
-        if faults is not None and verdict == "clean" and faults.blinding:
-            verdict, why = "unchecked", faults.blinding
+        why = attempt.why
+        if verdict == "clean" and self.faults.blinding:
+            verdict, why = "unchecked", self.faults.blinding
         attempt.overhead_s += perf_counter() - began
         record = self._record(item, verdict, why, memory, findings)
         self._forget()
@@ -200,7 +201,7 @@ class AttemptLog:
             attempt.policy.allowed if verdict == "allowed" else None,
             file,
             None if line is None else line + 1,
-            () if self._faults is None else self._faults.texts,
+            self.faults.texts,
             attempt.suspect_s,
             False,
             None,
@@ -208,29 +209,8 @@ class AttemptLog:
         )
 
     def _forget(self) -> None:
-        if self._faults is not None:
-            self._faults.take()
+        self.faults.take()
         self.attempt = None
-
-    @property
-    def faults(self) -> Faults:
-        """Failures of the check itself. Created for the first suspect or the first fault."""
-        if self._faults is None:
-            from pytest_gpuleak.model.source_files import shorten
-            from pytest_gpuleak.session.faults import Faults
-
-            self._faults = Faults(self.config, lambda path: shorten(path, self.root))
-        return self._faults
-
-    @property
-    def faults_of_session(self) -> list[str]:
-        """Faults outside of tests: of fixtures and of hooks that are called once."""
-        return [] if self._faults is None else self._faults.of_session
-
-    def leave_faults_to_session(self) -> None:
-        """Assign faults since the last test to the session."""
-        if self._faults is not None:
-            self._faults.leave_to_session()
 
     def guard(self, stage: Stage, nodeid: str | None = None, code: CodeType | None = None) -> Guard:
         """See `engine.stages.Safeguards`."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from pytest_gpuleak.model.source_files import shorten
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.session.pytest_internals import warn
 from pytest_gpuleak.session.tracebacks import error_chain, traceback_of
@@ -27,9 +28,9 @@ _RUNNERS: Final = ("pytest_gpuleak", "_pytest", "pluggy")
 class Faults:
     """Note the failures in one process, as text."""
 
-    def __init__(self, config: pytest.Config, shorten: Callable[[str], str]) -> None:
+    def __init__(self, config: pytest.Config, root: str) -> None:
         self._config = config
-        self._shorten = shorten
+        self._root = root
         self._told: set[str] = set()
         self._texts: list[str] = []
         self.blinding = ""
@@ -43,7 +44,7 @@ class Faults:
 
     def note(self, stage: Stage, error: BaseException, nodeid: str, code: CodeType | None = None) -> str:
         """Note a stage's error, release what it refers to, and return it as text. Exits still end the run, later."""
-        text = describe(error, self._shorten, code)
+        text = describe(error, self._root, code)
         if isinstance(error, (pytest.exit.Exception, SystemExit)):
             session: Any = self._config.pluginmanager.get_plugin("session")
             if session is not None and not session.shouldstop:
@@ -104,7 +105,7 @@ class Guard:
         return True
 
 
-def describe(error: BaseException, shorten: Callable[[str], str], code: CodeType | None = None) -> str:
+def describe(error: BaseException, root: str, code: CodeType | None = None) -> str:
     """Describe an error in one line: its type, its message, and where it was raised, or else the place of `code`."""
     try:
         message = clean_text(str(error), MAX_ERROR_TEXT)
@@ -115,7 +116,7 @@ def describe(error: BaseException, shorten: Callable[[str], str], code: CodeType
     else:
         name = clean_text(type(error).__name__, MAX_ERROR_TEXT)
     place = _place_of(error, code)
-    where = "" if place is None else f" ({clean_text(shorten(place[0]), MAX_ERROR_TEXT)}:{place[1]})"
+    where = "" if place is None else f" ({clean_text(shorten(place[0], root), MAX_ERROR_TEXT)}:{place[1]})"
     return f"{name}: {message}{where}" if message else f"{name}{where}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,6 @@ class LeakCheck:
         self._finalizers = DeferredFinalizerErrors(config)
         self._own_modules = OwnModules()
         self._fixtures: FixtureCheck | None = None
-        self._garbage_check: GarbageCheck | None = None
         self.late = LateFindings(tracker, knowledge, self._own_modules)
         self.devices = DeviceAnswers(tracker.counters, attempts.worker)
         self._instance: weakref.ref[object] | None = None
@@ -101,11 +101,11 @@ class LeakCheck:
         self._own_modules.keep()
         if self.attempts.hangs or self.tracker.why_blind("the end of the session"):
             return
-        self.attempts.leave_faults_to_session()
+        self.attempts.faults.leave_to_session()
         self.late.finish()
         if self.devices.lost is None:
             self._check_fixtures(self.tracker.take_released())
-        self.attempts.leave_faults_to_session()
+        self.attempts.faults.leave_to_session()
 
     @property
     def fixture_records(self) -> list[FixtureRecord]:
@@ -116,7 +116,7 @@ class LeakCheck:
     @property
     def faults_of_session(self) -> list[str]:
         """Faults outside of tests: of fixtures, of counters that were given up, of hooks that are called once."""
-        return [*self.attempts.faults_of_session, *self.tracker.counters.failures]
+        return [*self.attempts.faults.of_session, *self.tracker.counters.failures]
 
     def begin(self, item: pytest.Item) -> None:
         """Begin an attempt of a test, with its setup."""
@@ -252,7 +252,7 @@ class LeakCheck:
             stop_timer(item)
             ended.rebuilt = released
             findings = self._check_suspect(ended, growth, arrays, processes, garbage)
-        elif garbage is not None and self._garbage_check is not None:
+        elif garbage is not None:
             findings = self._garbage_check.findings(garbage, nodeid, policy)
         elsewhere = self.helpers.confirm(item, ended.attempt, lambda: self._subject(ended))
         findings = (*findings, *(elsewhere or ()))
@@ -276,16 +276,18 @@ class LeakCheck:
         tracker, attempt = self.tracker, ended.attempt
         stop_timer(ended.item)
         began = perf_counter()
-        if self._garbage_check is None:
-            self._own_modules.keep()
-            from pytest_gpuleak.engine.garbage_check import GarbageCheck
-
-            self._garbage_check = GarbageCheck(tracker, self.knowledge)
         garbage = self._garbage_check.collect(arrays, self._instance, attempt.nodeid, attempt.policy)
         attempt.note_suspect("check", began)
         if garbage is not None and not arrays and tracker.is_worth_a_check(growth, attempt.policy):
             growth = growth.lowest(tracker.counters.end())
         return garbage, growth
+
+    @cached_property
+    def _garbage_check(self) -> GarbageCheck:
+        self._own_modules.keep()
+        from pytest_gpuleak.engine.garbage_check import GarbageCheck
+
+        return GarbageCheck(self.tracker, self.knowledge)
 
     def _check_suspect(
         self,
