@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.model.isolation import isolated
@@ -30,7 +31,10 @@ def render_annotations(report: RunReport) -> list[str]:
     failed = [entry for entry in findings_of(report) if entry[1].failed]
     culprits = isolated(lambda: _largest_first(culprits_of(failed, prefix)), lambda _: [[entry] for entry in failed])
     level = "warning" if "would_fail" in report.summary else "error"
-    lines = [_annotate_safely(level, met, prefix) for met in culprits[:MAX_ANNOTATIONS]]
+    lines = [
+        isolated(partial(_annotate, level, met, prefix), partial(_unshown, level, met))
+        for met in culprits[:MAX_ANNOTATIONS]
+    ]
     if len(culprits) > MAX_ANNOTATIONS:
         more = count_of(len(culprits) - MAX_ANNOTATIONS, "more leak")
         lines.append(f"gpu-leak: {more} not annotated (GitHub shows {MAX_ANNOTATIONS} {level}s a step); see GPU LEAKS")
@@ -57,11 +61,8 @@ def _largest_first(culprits: list[list[Entry]]) -> list[list[Entry]]:
     return sorted(sorted_findings, key=lambda met: -sum(found.bytes for _, found in met))
 
 
-def _annotate_safely(level: str, met: list[Entry], prefix: str) -> str:
-    def unshown(why: str) -> str:
-        return f"::{level} title=GPU leak::{_escape_data(describe_unshown(*met[0], why))}"
-
-    return isolated(lambda: _annotate(level, met, prefix), unshown)
+def _unshown(level: str, met: list[Entry], why: str) -> str:
+    return f"::{level} title=GPU leak::{_escape_data(describe_unshown(*met[0], why))}"
 
 
 def _annotate(level: str, met: list[Entry], prefix: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.model.fingerprint import digest_of
@@ -10,7 +11,15 @@ from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.records import TestRecord
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports.rules import UNSHOWN_RULE, rule_id
-from pytest_gpuleak.reports.source_places import LAST_RESORT, describe_unshown, findings_of, places_of, root_of
+from pytest_gpuleak.reports.source_places import (
+    LAST_RESORT,
+    Place,
+    describe_unshown,
+    findings_of,
+    name_of,
+    places_of,
+    root_of,
+)
 from pytest_gpuleak.reports.terminal.findings import render_line
 from pytest_gpuleak.reports.terminal.lines import ID_LIMIT
 
@@ -30,7 +39,7 @@ def encode_report(report: RunReport) -> str:
     issues = []
     met: dict[str, int] = {}
     for record, found in told[:MAX_ISSUES]:
-        issue = _issue_safely(record, found, prefix)
+        issue = isolated(partial(_issue, prefix, record, found), partial(_unshown, record, found))
         digest = issue["fingerprint"]
         met[digest] = met.get(digest, 0) + 1
         if met[digest] > 1:  # another attempt of the test, or its other card
@@ -39,33 +48,24 @@ def encode_report(report: RunReport) -> str:
     return json.dumps(issues, indent=1) + "\n"
 
 
-def _issue_safely(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> dict[str, Any]:
-    def unshown(why: str) -> dict[str, Any]:
-        text = describe_unshown(record, found, why)
-        return {
-            "description": text,
-            "check_name": UNSHOWN_RULE,
-            "fingerprint": digest_of(text),
-            "severity": "major" if found.failed else "info",
-            "location": {"path": LAST_RESORT.file, "lines": {"begin": LAST_RESORT.line}},
-        }
-
-    return isolated(lambda: _issue(record, found, prefix), unshown)
+def _unshown(record: TestRecord | FixtureRecord, found: Finding, why: str) -> dict[str, Any]:
+    text = describe_unshown(record, found, why)
+    return _entry(found, text, UNSHOWN_RULE, digest_of(text), LAST_RESORT)
 
 
-def _issue(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> dict[str, Any]:
-    if isinstance(record, TestRecord):
-        name = clean_text(record.nodeid, ID_LIMIT)
-        whole = record.nodeid
-    else:
-        name = f"fixture '{clean_text(record.name, ID_LIMIT)}'"
-        whole = f"{record.baseid}\0{record.name}"
-    place = places_of(found, record, prefix)[0][1]
+def _issue(prefix: str, record: TestRecord | FixtureRecord, found: Finding) -> dict[str, Any]:
+    whole = record.nodeid if isinstance(record, TestRecord) else f"{record.baseid}\0{record.name}"
     known = " (known)" if found.known else ""
+    text = f"{render_line(found)}; left by {clean_text(name_of(record), ID_LIMIT)}{known}"
+    digest = digest_of(whole, found.kind, found.device.split(":")[0], found.fingerprint)
+    return _entry(found, text, rule_id(found.kind), digest, places_of(found, record, prefix)[0][1])
+
+
+def _entry(found: Finding, text: str, rule: str, digest: str, place: Place) -> dict[str, Any]:
     return {
-        "description": f"{render_line(found)}; left by {name}{known}",
-        "check_name": rule_id(found.kind),
-        "fingerprint": digest_of(whole, found.kind, found.device.split(":")[0], found.fingerprint),
+        "description": text,
+        "check_name": rule,
+        "fingerprint": digest,
         "severity": "major" if found.failed else "info",
         "location": {"path": place.file, "lines": {"begin": place.line}},
     }

@@ -6,6 +6,7 @@ User text stands in ``<code>`` or ``<pre>`` of HTML blocks, where Markdown is no
 from __future__ import annotations
 
 import html
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.model.isolation import isolated
@@ -23,7 +24,7 @@ from pytest_gpuleak.reports.terminal.summary import render_summary
 from pytest_gpuleak.reports.wording import describe_owners, find_origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pytest_gpuleak.model.findings import Finding, FixtureRecord, KnownLeak, Peak
     from pytest_gpuleak.model.records import RunReport, TestRecord
@@ -80,7 +81,7 @@ class _Page:
         return True
 
     def add_table(self, groups: Sequence[Group]) -> None:
-        rows = list(map(_row_safely, groups[:_ROWS_SHOWN]))
+        rows = [_safely(_row, group, "<tr><td>{}</td></tr>") for group in groups[:_ROWS_SHOWN]]
         while rows and not self.add(_table(rows)):
             rows = rows[: len(rows) // 2]
         if len(rows) < len(groups):
@@ -88,7 +89,7 @@ class _Page:
 
     def add_details(self, groups: Sequence[Group]) -> None:
         for explained, group in enumerate(groups):
-            if not self.add(_details_safely(group)):
+            if not self.add(_safely(_details, group, "<p>{}</p>\n")):
                 self._cut.append(f"{count_of(len(groups) - explained, 'holder')} not explained")
                 return
 
@@ -156,8 +157,8 @@ def _owners(group: Group) -> str:
     return describe_owners(group, quoted=lambda name: _code(name, ID_LIMIT))
 
 
-def _row_safely(group: Group) -> str:
-    return isolated(lambda: _row(group), lambda why: f"<tr><td>{_unshown(*group.entries[0], why)}</td></tr>")
+def _safely(write: Callable[[Group], str], group: Group, unshown: str) -> str:
+    return isolated(partial(write, group), lambda why: unshown.format(_unshown(*group.entries[0], why)))
 
 
 def _details(group: Group) -> str:
@@ -188,10 +189,6 @@ def _peak_safely(nodeid: str, peak: Peak) -> str:
     return isolated(lambda: _peak(nodeid, peak), unshown)
 
 
-def _details_safely(group: Group) -> str:
-    return isolated(lambda: _details(group), lambda why: f"<p>{_unshown(*group.entries[0], why)}</p>\n")
-
-
 def _unshown(record: TestRecord | FixtureRecord, found: Finding, why: str) -> str:
     return _code(describe_unshown(record, found, why), 2 * TEXT_LIMIT)
 
@@ -204,10 +201,7 @@ def _listed(title: str, count: int, lines: Sequence[str]) -> str:
 
 
 def _known_lines(known: Sequence[Entry]) -> list[str]:
-    def line(record: TestRecord | FixtureRecord, found: Finding) -> str:
-        return isolated(lambda: _known_line(record, found), lambda why: _unshown(record, found, why))
-
-    return [line(*entry) for entry in known[:_LISTED]]
+    return [isolated(partial(_known_line, *entry), partial(_unshown, *entry)) for entry in known[:_LISTED]]
 
 
 def _known_line(record: TestRecord | FixtureRecord, found: Finding) -> str:

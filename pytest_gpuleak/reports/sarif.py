@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -72,7 +73,7 @@ def _log(report: RunReport) -> Json:
     prefix = root_of(report)
     findings = findings_of(report)
     findings.sort(key=lambda pair: (not pair[1].failed, not pair[1].known))  # stable; the cut drops notes first
-    results = [_result_safely(record, found, prefix) for record, found in findings[:MAX_RESULTS]]
+    results = [isolated(partial(_result, prefix, *one), partial(_unshown, *one)) for one in findings[:MAX_RESULTS]]
     results += [_stale_result(entry, prefix) for entry in report.stale[: MAX_RESULTS - len(results)]]
     taxa = sorted({taxon["id"] for result in results for taxon in result.get("taxa", ())})
     left_out = len(findings) + len(report.stale) - len(results)
@@ -143,21 +144,18 @@ def _invocation(report: RunReport, left_out: int) -> Json:
     return invocation if ended is None else {**invocation, "endTimeUtc": ended}
 
 
-def _result_safely(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> Json:
-    def unshown(why: str) -> Json:
-        text = describe_unshown(record, found, why)
-        return {
-            "ruleId": UNSHOWN_RULE,
-            "level": "error" if found.failed else "note",
-            "message": {"text": _message(text)},
-            "locations": [_location(LAST_RESORT)],
-            "partialFingerprints": {"gpuLeak/v1": digest_of(text)},
-        }
-
-    return isolated(lambda: _result(record, found, prefix), unshown)
+def _unshown(record: TestRecord | FixtureRecord, found: Finding, why: str) -> Json:
+    text = describe_unshown(record, found, why)
+    return {
+        "ruleId": UNSHOWN_RULE,
+        "level": "error" if found.failed else "note",
+        "message": {"text": _message(text)},
+        "locations": [_location(LAST_RESORT)],
+        "partialFingerprints": {"gpuLeak/v1": digest_of(text)},
+    }
 
 
-def _result(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> Json:
+def _result(prefix: str, record: TestRecord | FixtureRecord, found: Finding) -> Json:
     name, logical = _named(record)
     (_, first), *others = places = places_of(found, record, prefix)
     snippet = _snippet(found, places)
@@ -166,13 +164,14 @@ def _result(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> 
     if snippet:
         location["physicalLocation"]["region"]["snippet"] = {"text": snippet}
     rule = rule_id(found.kind)
+    fingerprint = digest_of(rule, name, found.device.split(":")[0], found.fingerprint)
     result: Json = {
         "ruleId": rule,
         **({"ruleIndex": RULE_INDEX[rule]} if rule in RULE_INDEX else {}),
         "level": "error" if found.failed else "note",
         "message": {"text": _message(f"{render_short(found)}{_growth(found)}\nleft by {name}")},
         "locations": [location],
-        "partialFingerprints": {"gpuLeak/v1": _fingerprint(found, name)},
+        "partialFingerprints": {"gpuLeak/v1": fingerprint},
         "properties": {
             "device": clean_text(found.device, ID_LIMIT),
             "bytes": _in_64_bits(found.bytes),
@@ -288,10 +287,6 @@ def _graph(holder: Holder) -> Json:
 def _message(text: str) -> str:
     """Double braces, which mark placeholders, and escape embedded links (SARIF 2.1.0, 3.11.5 and 3.11.6)."""
     return text.replace("{", "{{").replace("}", "}}").replace("](", "\\](")
-
-
-def _fingerprint(found: Finding, name: str) -> str:
-    return digest_of(rule_id(found.kind), name, found.device.split(":")[0], found.fingerprint)
 
 
 def _plain(value: str | int | None) -> str | int | None:

@@ -88,7 +88,9 @@ def _breakable(nodeid: str) -> Any:
 
 
 def _part(name: str, caller: Callable[[], str]) -> Any:
-    return isolated(lambda: Markup(caller()), lambda why: _note(f"{name} could not be shown ({why})"))
+    return isolated(
+        lambda: Markup(caller()), lambda why: _UNSHOWN_PART.format(escape(f"{name} could not be shown ({why})"))
+    )
 
 
 def _row_part(row: Row, caller: Callable[[], str]) -> Any:
@@ -101,10 +103,7 @@ def _row_part(row: Row, caller: Callable[[], str]) -> Any:
     return unshown(row.fault) if row.fault else isolated(lambda: Markup(caller()), unshown)
 
 
-def _note(text: str) -> Any:
-    return Markup(f'<p class="note">{escape(text)}</p>')
-
-
+_UNSHOWN_PART = Markup('<p class="note">{}</p>')
 _UNSHOWN = (
     '<tbody id="finding-{number}" data-state="{state}" data-kind="" data-device="" data-holder="" data-bytes="0"'
     ' data-order="0"><tr class="row"><th scope="row" class="c-name" align="left"><bdi>{fault}</bdi></th>'

@@ -168,15 +168,11 @@ class Recorder:
         """Replace an older report by the journal of this run."""
         from pytest_gpuleak.reports.json.journal import Journal, journal_path
 
-        self._journal = Journal(journal_path(self._settings.report_paths))
+        self._journal = journal = Journal(journal_path(self._settings.report_paths))
         policy = {**describe(self._settings), "strategy": self._check.mode}
-        self._journal.begin({"created": now(), "environment": environment(), "policy": policy})
-        self._check.attempts.note_rerun = self._note_rerun
-        return self._journal
-
-    def _note_rerun(self, record: TestRecord) -> None:
-        if self._journal is not None:
-            self._journal.note_rerun(encode_safely(record))
+        journal.begin({"created": now(), "environment": environment(), "policy": policy})
+        self._check.attempts.note_rerun = lambda record: journal.note_rerun(encode_safely(record))
+        return journal
 
     def _take(self, record: TestRecord) -> None:
         self._without_record.pop(record.nodeid, None)

@@ -59,7 +59,7 @@ class Agents:
         self.unchecked: list[str] = []
         """Why the running test was not checked in a process: a clause for each."""
         leave = weakref.WeakMethod(self.leave)
-        os.register_at_fork(after_in_child=lambda: _call(leave()))
+        os.register_at_fork(after_in_child=lambda: (function := leave()) and function())
 
     def begin(self, policy: Policy) -> None:
         """Begin a test in every process that has an agent."""
@@ -311,11 +311,6 @@ class Agents:
         """End the agents, and restore the process."""
         self._following = False
         self._connections.close()
-
-
-def _call(function: Callable[[], None] | None) -> None:
-    if function is not None:
-        function()
 
 
 def open_agents(root: str, processes: Children, tell: Callable[[str], None]) -> Agents | None:

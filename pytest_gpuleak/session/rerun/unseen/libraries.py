@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+from functools import partial
 from typing import Any
 
 from pytest_gpuleak.session.rerun.unseen.restoring import Restore, all_of, if_loaded, keep_names, keep_value
@@ -50,14 +51,8 @@ def keep_decimal(decimal: Any) -> Restore:
 
 def keep_context_variables() -> Restore:
     """Note the context variables that have plain values."""
-    saved = {name: value for name, value in contextvars.copy_context().items() if id(type(value)) in PLAIN}
-
-    def restore() -> None:
-        for variable, value in saved.items():
-            if variable.get(None) is not value:
-                variable.set(value)
-
-    return restore
+    plain = [variable for variable, value in contextvars.copy_context().items() if id(type(value)) in PLAIN]
+    return all_of(keep_value(partial(variable.get, None), variable.set) for variable in plain)
 
 
 @if_loaded("asyncio.events")
