@@ -220,7 +220,7 @@ def test_one_that_the_machine_keeps_from_running_is_waited_for_and_not_for_ever(
 def test_a_process_that_runs_on_without_its_connection_is_told(
     run: Run, monkeypatch: pytest.MonkeyPatch, *, runs: bool
 ) -> None:
-    monkeypatch.setattr(connections_module, "is_running", lambda _: runs)
+    monkeypatch.setattr(connections_module, "has_ended", lambda _: not runs)
     run.agent(lambda _: None)
     assert run.test() == run.test() == run.test() == ()
     why = "it has closed its connection, or runs another program"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.child.messages import Lines
-from pytest_gpuleak.heap.threads import has_ended
 from pytest_gpuleak.model.findings import Finding, HelperProcess
 from pytest_gpuleak.model.fingerprint import FINGERPRINT_DIGITS, digest_of
 from pytest_gpuleak.model.text import clean_text, shorten_end
@@ -147,19 +145,6 @@ class Connection:
 
 def _text(value: object, limit: int) -> str:
     return shorten_end(clean_text(value, limit), limit) if isinstance(value, str) else ""
-
-
-def is_running(pid: int) -> bool:
-    """Tell whether a process runs; one that has ended and was not waited for does not."""
-    if not has_ended(pid):
-        return True
-    if os.path.isdir("/proc/self"):  # noqa: PTH112 - asked while a test waits
-        return False
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return True
 
 
 def read_finding(data: object, process: HelperProcess) -> Finding:

@@ -7,10 +7,9 @@ import math
 import select
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.processes.facts import name_and_command
+from pytest_gpuleak.adapters.processes.facts import has_ended, name_and_command
 from pytest_gpuleak.model.findings import HelperProcess
 from pytest_gpuleak.model.version import __version__
-from pytest_gpuleak.session.features.children.connection import is_running
 from pytest_gpuleak.session.features.children.patience import LOOK_S, Patience
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class Connections:
             # A list of processes may be older than the greeting.
             self._find_owners([one for one in self.all if one.owner is None])
             known = {one.pid for one in self.all}
-            expected[:] = [pid for pid in expected if pid not in known and is_running(pid)]
+            expected[:] = [pid for pid in expected if pid not in known and not has_ended(pid)]
             self.drop_ended()
             if not expected:
                 return
@@ -141,7 +140,7 @@ class Connections:
         """Tell of processes that run on without the connection: they have closed all descriptors, or become another program."""
         connected = {one.pid for one in self.all}
         for one in self._cut_off:
-            if one.pid not in connected and is_running(one.pid):
+            if one.pid not in connected and not has_ended(one.pid):
                 self._tell(f"{one.text} is not checked any more: it has closed its connection, or runs another program")
         self._cut_off = []
 

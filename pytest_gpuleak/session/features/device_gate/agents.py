@@ -20,14 +20,9 @@ class AgentFigures:
 
     def __init__(self, children: Children, agents: Agents | None) -> None:
         self._children = children
-        self._agents = agents
+        self.agents = agents
         self._sizes: dict[int, dict[str, int]] = {}
         self._silent: set[int] = set()
-
-    @property
-    def has_agents(self) -> bool:
-        """Tell whether agents are asked."""
-        return self._agents is not None
 
     @property
     def are_complete(self) -> bool:
@@ -47,11 +42,11 @@ class AgentFigures:
         }
 
     def _ask(self) -> None:
-        if self._agents is None:
+        if self.agents is None:
             return
         from pytest_gpuleak.adapters.processes.facts import has_ended
 
-        answers = self._agents.on_devices()
+        answers = self.agents.on_devices()
         # Such a process is late, or its agent has ended before it.
         self._silent = {pid for pid in (self._sizes.keys() | self._silent) - answers.keys() if not has_ended(pid)}
         self._sizes = answers

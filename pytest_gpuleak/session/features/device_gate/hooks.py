@@ -68,7 +68,7 @@ class DeviceGate:
                     )
 
     def _beside_agents(self) -> str:
-        if self._figures.has_agents:
+        if self._figures.agents is not None:
             return ", but for what helper processes tell of themselves"
         return "; with --gpu-leak-children=agent helper processes tell what they have"
 
@@ -102,7 +102,10 @@ class DeviceGate:
         """Wait, and return what was seen; None where there was nothing to wait for and nothing to tell."""
         if self._driver.why_absent:
             return None
-        counters, here = self._tracker.counters, self._left_here(record)
+        counters = self._tracker.counters
+        # The frames of failed tests may be cleared soon.
+        is_cleared = self._attempts.settings.clean and record.outcome not in CHECKED
+        here = {} if is_cleared else in_this_process(record, counters)
         may_be_left = self._tracker.processes.may_have_changed()
         if not (here or may_be_left or self._listed.are_foreign_untold(counters.devices)):
             return None
@@ -113,13 +116,6 @@ class DeviceGate:
             used = {*counters.devices, *(device for device, reading in self._before.items() if reading.children)}
             return self._tell_rest(record.nodeid, self._listed.tell_foreign(before, used))
         return None
-
-    def _left_here(self, record: TestRecord) -> dict[str, int]:
-        """Return what the test has left in this process, by device; frames of failed tests that are cleared soon left out."""
-        failed = record.outcome not in CHECKED
-        if failed and self._attempts.settings.clean:
-            return {}
-        return in_this_process(record, self._tracker.counters) if failed or record.findings else {}
 
     def _wait(self, nodeid: str, here: Mapping[str, int]) -> None:
         began = perf_counter()
@@ -141,7 +137,8 @@ class DeviceGate:
             leaving = any(device in now and tell_state(seen) == "leaving" for device, seen in self._seen.items())
             if not leaving or self._waited_s >= self._seconds:
                 return
-            self._stop_timer()
+            if self._item is not None:
+                stop_timer(self._item)
             try:
                 sleep(min(DEVICE_STEP_S, self._seconds - self._waited_s))
             finally:
@@ -171,8 +168,3 @@ class DeviceGate:
         self._before = readings
         self._counters = self._tracker.counters.read_devices() if counters is None else counters
         self._listed.note(readings)
-
-    def _stop_timer(self) -> None:
-        if self._item is not None:
-            stop_timer(self._item)
-            self._item = None
