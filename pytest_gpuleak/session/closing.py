@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pytest_gpuleak.model.findings import FixtureRecord
+    from pytest_gpuleak.model.findings import Finding, FixtureRecord
+    from pytest_gpuleak.model.outcomes import Verdict
     from pytest_gpuleak.model.records import RunReport
     from pytest_gpuleak.session.features.clean_up_calls import CleanUpCalls
     from pytest_gpuleak.session.features.first_init.watch import InitWatch
@@ -29,15 +30,7 @@ _T = TypeVar("_T")
 _Other = TypeVar("_Other")
 
 WORKER_KEY = "gpu_leak"
-"""Key for a worker's findings in xdist's ``workeroutput``."""
-FAULTS_KEY = "gpu_leak_faults"
-"""Key for a worker's lines on what could not be read in xdist's ``workeroutput``."""
-EXPLAINED_KEY = "gpu_leak_explained"
-"""Key for a worker's findings whose holders were searched for late, in xdist's ``workeroutput``."""
-FACTS_KEY = "gpu_leak_facts"
-"""Key for a worker's `ProcessFacts`, encoded, in xdist's ``workeroutput``."""
-CHECK_FAULTS_KEY = "gpu_leak_check_faults"
-"""Key for a worker's faults outside of tests in xdist's ``workeroutput``."""
+"""Key of what a worker tells of its run, in xdist's ``workeroutput``."""
 
 
 @dataclasses.dataclass
@@ -164,22 +157,24 @@ def _note_facts(run: Run) -> None:
 def _send(run: Run, records: list[FixtureRecord], output: dict[str, Any]) -> None:
     from pytest_gpuleak.session.report_record import encode_safely
 
-    output[WORKER_KEY] = run.attempt("sending what the fixtures left", lambda: [*map(encode_safely, records)], [])
-    if run.check.late.explained:
-        from pytest_gpuleak.model.finding_codec import encode_finding
-
-        output[EXPLAINED_KEY] = run.attempt(
-            "sending who holds what was left",
-            lambda: [
-                (nodeid, verdict, [*map(encode_finding, findings)], search_s)
-                for nodeid, verdict, findings, search_s in run.check.late.explained
-            ],
-            [],
-        )
-    output[FACTS_KEY] = run.ledger.facts.encode(whole=True)
-    output[FAULTS_KEY] = run.check.attempts.lines + run.faults
-    output[CHECK_FAULTS_KEY] = run.check.faults_of_session
     output[DESELECTED_KEY] = run.completeness.deselected
+    output[WORKER_KEY] = {
+        "fixtures": run.attempt("sending what the fixtures left", lambda: [*map(encode_safely, records)], []),
+        "explained": run.attempt("sending who holds what was left", lambda: _encode(run.check.late.explained), []),
+        "facts": run.ledger.facts.encode(whole=True),
+        "lines": run.check.attempts.lines + run.faults,
+        "faults": run.check.faults_of_session,
+    }
+
+
+def _encode(explained: list[tuple[str, Verdict, tuple[Finding, ...], float]]) -> list[tuple[Any, ...]]:
+    if not explained:
+        return []
+    from pytest_gpuleak.model.finding_codec import encode_finding
+
+    return [
+        (nodeid, verdict, [*map(encode_finding, found)], search_s) for nodeid, verdict, found, search_s in explained
+    ]
 
 
 def _locate(run: Run, report: RunReport) -> RunReport:

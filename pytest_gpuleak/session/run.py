@@ -19,15 +19,7 @@ from pytest_gpuleak.heap.collector import epochs_supported, installed
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 from pytest_gpuleak.reports.atomic_write import make_folders
 from pytest_gpuleak.session.attempt import TRACKER
-from pytest_gpuleak.session.closing import (
-    CHECK_FAULTS_KEY,
-    EXPLAINED_KEY,
-    FACTS_KEY,
-    FAULTS_KEY,
-    WORKER_KEY,
-    Run,
-    close_run,
-)
+from pytest_gpuleak.session.closing import WORKER_KEY, Run, close_run
 from pytest_gpuleak.session.config.given_values import place_of_option, read_value
 from pytest_gpuleak.session.config.markers import check_markers
 from pytest_gpuleak.session.config.settings import FAILING, read_scan, read_settings
@@ -235,22 +227,23 @@ class Session:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take a worker's fixture findings."""
-        output, worker = getattr(node, "workeroutput", None) or {}, node.gateway.id
-        recorder = self._run.recorder
-        for key, what, take in (
-            (WORKER_KEY, f"what the fixtures of the worker {worker} left", partial(recorder.take_worker, worker)),
+        """Take what a worker tells of its run. One that died sends nothing: what is known stands."""
+        sent = (getattr(node, "workeroutput", None) or {}).get(WORKER_KEY)
+        if sent is None:
+            return
+        run, worker = self._run, node.gateway.id
+        for name, what, take in (
+            ("fixtures", f"what the fixtures of the worker {worker} left", partial(run.recorder.take_worker, worker)),
             (
-                EXPLAINED_KEY,
+                "explained",
                 f"what holds the findings of the worker {worker}",
-                partial(recorder.take_explained, worker),
+                partial(run.recorder.take_explained, worker),
             ),
-            (FACTS_KEY, f"the facts of the worker {worker}", self._run.ledger.facts.add),
+            ("facts", f"the facts of the worker {worker}", run.ledger.facts.add),
         ):
-            if key in output:  # a worker that died sends none: what is known stands
-                self._run.attempt(f"taking over {what}", partial(take, output[key]), None)
-        self._run.ledger.add_faults(output.get(CHECK_FAULTS_KEY, ()))
-        self._run.faults += [fault for fault in output.get(FAULTS_KEY, []) if fault not in self._run.faults]
+            run.attempt(f"taking over {what}", partial(take, sent[name]), None)
+        run.ledger.add_faults(sent["faults"])
+        run.faults += [line for line in sent["lines"] if line not in run.faults]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
