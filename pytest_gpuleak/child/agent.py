@@ -16,12 +16,15 @@ from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.run_tracker import RunTracker
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.engine.stages import Unguarded
+from pytest_gpuleak.engine.subject import RerunResult, Subject
 from pytest_gpuleak.heap.collector import PausedCollector
 from pytest_gpuleak.model.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
+    from pytest_gpuleak.engine.subject import FindingsSoFar
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.readings import Growth
 
@@ -155,7 +158,7 @@ class Agent:
         }
 
     def has_grown(self) -> bool:
-        """See `child.subject.Wire`."""
+        """Tell whether the re-run that is under way has left anything here so far."""
         grown = True  # where it cannot be told, as where it has: the re-run is judged
         with contextlib.suppress(Exception):
             arrays, _, grown = self._look()
@@ -178,7 +181,6 @@ class Agent:
         try:  # what is imported may not be there: the process may have another root, or another user
             if "pytest_gpuleak.explain.crowds" not in sys.modules:
                 self._entry.import_alone(_load_check)
-            from pytest_gpuleak.child.subject import ElsewhereSubject
             from pytest_gpuleak.engine.subject import Suspect
             from pytest_gpuleak.engine.suspect import SuspectCheck
             from pytest_gpuleak.engine.suspect_evidence import FirstRun
@@ -192,9 +194,41 @@ class Agent:
             arrays.clear()
 
 
+class ElsewhereSubject(Subject):
+    """A test of the run: to run it again is to tell the run that this process is ready, and to wait.
+
+    The settle hook and the fixtures are the run's.
+    """
+
+    counts_running_frames = True  # the loop of a server is one
+
+    def __init__(self, agent: Agent, nodeid: str, seq: int) -> None:
+        self._agent = agent
+        self._seq = seq
+        self.nodeid = nodeid
+
+    def why_not_again(self) -> str:
+        """Return nothing: the run tells why, where it does not run the test again."""
+        return ""
+
+    def run_again(
+        self,
+        tracing: AbstractContextManager[object],
+        known: FindingsSoFar,
+        decided: Callable[[], bool] | None = None,
+        *,
+        twice: bool = False,
+    ) -> RerunResult:
+        """See `Subject`. Tracing is per thread, and user code runs in others."""
+        del tracing, known, decided, twice
+        self._agent.send(op="ready", seq=self._seq)
+        while (message := self._agent.receive())["op"] == "look":
+            self._agent.send(op="looked", seq=self._seq, grown=self._agent.has_grown())
+        return RerunResult(message["op"] == "ran" and bool(message["passed"]), str(message.get("why", "")))
+
+
 def _load_check() -> None:
     """Import what the check of a suspect loads, its search for holders too, for which other threads wait once."""
-    import pytest_gpuleak.child.subject
     import pytest_gpuleak.engine.suspect
     import pytest_gpuleak.explain.crowds  # noqa: F401
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -35,26 +36,22 @@ TRACKER: pytest.StashKey[RunTracker] = pytest.StashKey()
 """Key in the config's stash of the tracker of runs, where the leak check is on."""
 
 
+@dataclasses.dataclass(eq=False)
 class Attempt:
     """An attempt of a test, while it runs."""
 
-    __slots__ = (
-        "duration_s", "ends", "helpers", "is_rank", "nodeid", "outcome", "overhead_s", "policy", "suspect_s", "why",
-    )  # fmt: skip
-
-    def __init__(self, nodeid: str, policy: Policy) -> None:
-        self.nodeid = nodeid
-        self.policy = policy
-        self.outcome: Outcome = "passed"
-        self.why: str | None = None
-        self.duration_s = 0.0
-        self.overhead_s = 0.0
-        self.suspect_s: dict[str, float] = {}
-        self.helpers: tuple[HelperReading, ...] = ()
-        self.ends = False
-        """Whether its teardown has begun: a wider fixture may be torn down in its setup, for another parameter."""
-        self.is_rank = False
-        """Whether its call ended in a group of several ranks, which a fixture may have left since."""
+    nodeid: str
+    policy: Policy
+    outcome: Outcome = "passed"
+    why: str | None = None
+    duration_s: float = 0.0
+    overhead_s: float = 0.0
+    suspect_s: dict[str, float] = dataclasses.field(default_factory=dict)
+    helpers: tuple[HelperReading, ...] = ()
+    ends: bool = False
+    """Whether its teardown has begun: a wider fixture may be torn down in its setup, for another parameter."""
+    is_rank: bool = False
+    """Whether its call ended in a group of several ranks, which a fixture may have left since."""
 
     def note_suspect(self, part: str, began: float) -> None:
         """Add the seconds since `began` to a suspect's ``check``, or to its parts ``reruns`` and ``search``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -47,20 +48,16 @@ if TYPE_CHECKING:
     from pytest_gpuleak.session.rerun.subject import ItemSubject
 
 
+@dataclasses.dataclass(eq=False)
 class EndedRun:
     """A test whose teardown has ended. `seen` is called once what was left is known, before user code runs again."""
 
-    __slots__ = ("attempt", "item", "nextitem", "rebuilt", "seen")
-
-    def __init__(
-        self, item: pytest.Item, nextitem: pytest.Item | None, attempt: Attempt, seen: Callable[[], object]
-    ) -> None:
-        self.item = item
-        self.nextitem = nextitem
-        self.attempt = attempt
-        self.seen = seen
-        self.rebuilt: Sequence[OwnedSetup] = ()
-        """The wider fixtures that were torn down, and are set up again for a re-run."""
+    item: pytest.Item
+    nextitem: pytest.Item | None
+    attempt: Attempt
+    seen: Callable[[], object]
+    rebuilt: Sequence[OwnedSetup] = ()
+    """The wider fixtures that were torn down, and are set up again for a re-run."""
 
 
 class LeakCheck:

@@ -49,7 +49,7 @@ def test_sums_lose_nothing_in_whatever_order_workers_end(one: list[CleanUp], oth
 def test_more_than_a_twentieth_is_told(seconds: float, told: bool) -> None:
     calls = [CleanUp("gc.collect", "flush()", "conftest.py", 1, 1, seconds)]
     assert is_worth_telling(calls, 60.0) is told
-    assert (render_clean_up({"cleanup": [vars(one) for one in calls], "run_s": 60.0}) is not None) is told
+    assert bool(render_clean_up({"cleanup": [vars(one) for one in calls], "run_s": 60.0})) is told
 
 
 FIXTURE = {"by": "fixture 'cleanup'", "file": "conftest.py", "line": 12}
@@ -64,10 +64,12 @@ SUMMARY = {
 
 
 def test_one_line_names_the_first_and_counts_the_others() -> None:
-    assert render_clean_up(SUMMARY) == (
-        "gpu-leak: fixture 'cleanup' (conftest.py:12) collects the heap 412 times and empties the device's cache 1 time: "
-        "26 s of 61, 1 other 0.2 s; --gpu-leak finds the tests that need it"
-    )
+    assert render_clean_up(SUMMARY) == [
+        (
+            "gpu-leak: fixture 'cleanup' (conftest.py:12) collects the heap 412 times and empties the device's cache 1 time: "
+            "26 s of 61, 1 other 0.2 s; --gpu-leak finds the tests that need it"
+        )
+    ]
 
 
 def test_each_caller_has_a_line_with_top() -> None:
@@ -82,7 +84,7 @@ def test_each_caller_has_a_line_with_top() -> None:
 
 
 def test_a_suite_without_clean_up_has_no_line() -> None:
-    assert render_clean_up({"run_s": 3.0}) is None
+    assert render_clean_up({"run_s": 3.0}) == []
     assert render_clean_up_calls({"run_s": 3.0}, 5, width=80) == []
 
 

@@ -21,6 +21,7 @@ from pytest_gpuleak.reports.json.journal import recover
 from pytest_gpuleak.reports.json.validate import WrongValueError, check, check_usage, describe_value
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import BinaryIO
 
 MAX_BYTES = 1024**3
@@ -149,13 +150,13 @@ def _report(document: dict[str, Any]) -> RunReport:
             raise WrongValueError(f"is {describe_value(summary[key])}, which is not a whole number").at(
                 f"summary.{key}"
             )
-    if "first_init" in summary:
-        summary["first_init"] = check(FirstInit, summary["first_init"], "summary.first_init").encode()
+    for key, (kind, encode) in _FACTS.items():
+        if key in summary:
+            summary[key] = encode(check(kind, summary[key], f"summary.{key}"))
     if "known" in summary:
         summary["known"] = count_known(tests, fixtures)
     if "stale" in summary:
         summary["stale"] = len(stale)
-    _check_lists(summary)
     dearest = summary.get("dearest")
     incomplete = document.get("incomplete")
     if not (incomplete is None or isinstance(incomplete, str)):
@@ -180,19 +181,14 @@ def _report(document: dict[str, Any]) -> RunReport:
     )
 
 
-def _check_lists(summary: dict[str, Any]) -> None:
-    """Check what a summary has beside counts that do not follow from the records."""
-    if "lost_devices" in summary:
-        lost = check(tuple[LostDevice, ...], summary["lost_devices"], "summary.lost_devices")
-        summary["lost_devices"] = [one._asdict() for one in lost]
-    if "cleanup" in summary:
-        calls = check(tuple[CleanUp, ...], summary["cleanup"], "summary.cleanup")
-        summary["cleanup"] = [dict(vars(one)) for one in calls]
-    if "helpers" in summary:
-        helpers = check(tuple[HelperMemory, ...], summary["helpers"], "summary.helpers")
-        summary["helpers"] = list(map(encode_helper, helpers))
-    if "run_s" in summary:
-        summary["run_s"] = check(float, summary["run_s"], "summary.run_s")
+_FACTS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "first_init": (FirstInit, FirstInit.encode),
+    "lost_devices": (tuple[LostDevice, ...], lambda lost: [one._asdict() for one in lost]),
+    "cleanup": (tuple[CleanUp, ...], lambda calls: [dict(vars(one)) for one in calls]),
+    "helpers": (tuple[HelperMemory, ...], lambda helpers: list(map(encode_helper, helpers))),
+    "run_s": (float, float),
+}
+"""What a summary has beside counts that do not follow from the records: its type, and how it is encoded."""
 
 
 def _time(value: object) -> str:

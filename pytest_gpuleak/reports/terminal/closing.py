@@ -73,7 +73,7 @@ def _facts(summary: Mapping[str, Any], run: Ended, shown: Shown) -> list[Step]:
     return [
         ("showing what stays on devices", lambda: _waits(run, shown.width)),
         ("showing the memory of helper processes", lambda: _helpers(summary)),
-        ("showing the suite's clean-up", lambda: _clean_up(summary)),
+        ("showing the suite's clean-up", lambda: render_clean_up(summary)),
         ("showing the lost devices", lambda: [BadLine(line) for line in render_lost_devices(summary)]),
         ("showing who initialised a device first", lambda: render_init(_first_init(summary), shown)),
     ]
@@ -107,11 +107,6 @@ def _helpers(summary: Mapping[str, Any]) -> list[str]:
     from pytest_gpuleak.reports.terminal.helpers import render_drift  # most runs have none
 
     return render_drift(summary)
-
-
-def _clean_up(summary: Mapping[str, Any]) -> list[str]:
-    line = render_clean_up(summary)
-    return [] if line is None else [line]
 
 
 def _first_init(summary: Mapping[str, Any]) -> FirstInit | None:

@@ -35,15 +35,15 @@ def render_summary(counts: Mapping[str, Any]) -> str:
     return f"gpu-leak: {', '.join(parts)}{cost}"
 
 
-def render_clean_up(counts: Mapping[str, Any]) -> str | None:
+def render_clean_up(counts: Mapping[str, Any]) -> list[str]:
     """Write in one line what the suite's own clean-up took, where it is worth telling: ``summary["cleanup"]``."""
     entries, run_s = _clean_up_of(counts), counts.get("run_s") or 0.0
     if not entries:
-        return None
+        return []
     from pytest_gpuleak.model.clean_up import is_worth_telling, total_s
 
     if not is_worth_telling(entries, run_s):
-        return None
+        return []
     owners: dict[tuple[str, str | None, int | None], list[CleanUp]] = {}
     for one in entries:
         owners.setdefault((one.by, one.file, one.line), []).append(one)
@@ -51,7 +51,7 @@ def render_clean_up(counts: Mapping[str, Any]) -> str | None:
     does = " and ".join(f"{_DOES[one.what]} {count_of(one.count, 'time')}" for one in first)
     more = f", {count_of(len(others), 'other')} {_seconds(sum(map(total_s, others)))} s" if others else ""
     took = f"{_seconds(total_s(first))} s of {_seconds(run_s)}{more}"
-    return f"gpu-leak: {_owner(first[0])} {does}: {took}; --gpu-leak finds the tests that need it"
+    return [f"gpu-leak: {_owner(first[0])} {does}: {took}; --gpu-leak finds the tests that need it"]
 
 
 def render_clean_up_calls(counts: Mapping[str, Any], shown: int, *, width: int) -> list[str]:
