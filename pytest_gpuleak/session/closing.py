@@ -149,8 +149,8 @@ def _note_facts(run: Run) -> None:
     if run.init_watch.found is not None:
         facts.note_first_init(run.init_watch.found._replace(worker=run.check.attempts.worker))
     facts.add_run(*run.clean_up.sums())
-    if run.check.devices.lost is not None:
-        facts.lost_devices.append(run.check.devices.lost._asdict())
+    if run.check.lost_device is not None:
+        facts.lost_devices.append(run.check.lost_device._asdict())
     facts.helpers += run.attempt("adding up the memory of helper processes", run.check.helpers.memory, [])
 
 

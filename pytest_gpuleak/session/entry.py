@@ -63,11 +63,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     result = yield
     if not options.is_switched_off(config):
         default = _read_value(config, "max_mb")
-        if default is not None or _any_has_budget(items, options.BUDGET_MARKER):
+        if default is not None or any(options.BUDGET_MARKER in item.keywords for item in items):
             from pytest_gpuleak.session.features.budgets.hooks import hold_to_budgets
 
             hold_to_budgets(config, items, default, estimate=bool(_read_value(config, "estimate")))
-        if _any_has_budget(items, options.HOST_BUDGET_MARKER):
+        if any(options.HOST_BUDGET_MARKER in item.keywords for item in items):
             from pytest_gpuleak.session.features.budgets.host import hold_to_host_budgets
 
             hold_to_host_budgets(config, items)
@@ -84,19 +84,6 @@ def _read_value(config: pytest.Config, name: str) -> Any:
     from pytest_gpuleak.session.config.given_values import read_value
 
     return read_value(config, name)
-
-
-def _any_has_budget(items: list[pytest.Item], marker: str) -> bool:
-    """Tell whether a test, its class or module has the marker; each node is checked once."""
-    seen: set[int] = set()
-    for item in items:
-        node: pytest.Item | pytest.Collector | None = item
-        while node is not None and id(node) not in seen:
-            seen.add(id(node))
-            if any(mark.name == marker for mark in node.own_markers):
-                return True
-            node = node.parent
-    return False
 
 
 class _Unchecked:

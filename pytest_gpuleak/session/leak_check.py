@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.model.outcomes import CHECKED
 from pytest_gpuleak.session.config.markers import policy_of
-from pytest_gpuleak.session.device_answers import DeviceAnswers
 from pytest_gpuleak.session.fixtures import is_of_unittest
 from pytest_gpuleak.session.helper_processes import HelperProcesses
 from pytest_gpuleak.session.late_findings import LateFindings
@@ -28,6 +27,7 @@ from pytest_gpuleak.session.pytest_internals import (
 if TYPE_CHECKING:
     import weakref
     from collections.abc import Callable, Sequence
+    from typing import Literal
 
     import pytest
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.model.findings import Finding, FixtureRecord
+    from pytest_gpuleak.model.lost_device import LostDevice
     from pytest_gpuleak.model.outcomes import FixturePlace, TestRecord, Verdict
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
@@ -83,7 +84,9 @@ class LeakCheck:
         self._own_modules = OwnModules()
         self._fixtures: FixtureCheck | None = None
         self.late = LateFindings(tracker, knowledge, self._own_modules)
-        self.devices = DeviceAnswers(tracker.counters, attempts.worker)
+        self.lost_device: LostDevice | None = None
+        """The device that stopped answering, after an error that CUDA calls sticky: nothing is checked since."""
+        self._last_answered: str | None = None
         self._instance: weakref.ref[object] | None = None
         self.helpers = HelperProcesses(tracker, attempts, self._own_modules)
 
@@ -100,7 +103,7 @@ class LeakCheck:
             return
         self.attempts.faults.leave_to_session()
         self.late.finish()
-        if self.devices.lost is None:
+        if self.lost_device is None:
             self._check_fixtures(self.tracker.take_released())
         self.attempts.faults.leave_to_session()
 
@@ -121,7 +124,7 @@ class LeakCheck:
         policy = policy_of(item, self.settings)
         self.tracker.use(policy)
         attempt = self.attempts.begin(item.nodeid, policy)
-        if self.devices.lost is not None:
+        if self.lost_device is not None:
             return
         self._instance = older_instance(item)
         self.helpers.begin(item, attempt, policy)
@@ -131,7 +134,7 @@ class LeakCheck:
         self.tracker.begin_run()
         older.begin_test()
         if self.tracker.counters.lost is not None:
-            self.devices.why_unchecked("before", attempt.nodeid)
+            self._why_lost("before", attempt.nodeid)
         attempt.overhead_s = perf_counter() - began
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
@@ -185,20 +188,20 @@ class LeakCheck:
         self.helpers.read(attempt)
         if self.attempts.detailed:
             self.attempts.upcoming = () if nextitem is None else (nextitem.nodeid,)
-        if self.devices.lost is not None:
-            return self.attempts.give_up(item, self.devices.lost.reason)
+        if self.lost_device is not None:
+            return self.attempts.give_up(item, self.lost_device.reason)
         if self.helpers.agents is not None:
             self.helpers.end()
         release_values(item, self._log_handlers, tracker.counters.apart.values_let_go)
         growth = tracker.counters.end(lambda: tracker.least_host_growth(attempt.policy))
-        lost = self.devices.why_unchecked("during", attempt.nodeid)
+        lost = self._why_lost("during", attempt.nodeid)
         memory = self.attempts.read_memory(tracker.counters) if self.attempts.detailed else {}
         self._finalizers.nodeid = attempt.nodeid
         with self._finalizers:
             if attempt.outcome in CHECKED:
                 judged = lost or self._check(EndedRun(item, nextitem, attempt, seen), growth)
                 if tracker.counters.lost is not None:  # a re-run may have lost it
-                    self.devices.why_unchecked("during", attempt.nodeid)
+                    self._why_lost("during", attempt.nodeid)
             else:
                 judged = self._postpone(item)
             if isinstance(judged, str):
@@ -211,6 +214,20 @@ class LeakCheck:
         if record.verdict == "clean" and runs_elsewhere(item):
             return record._replace(verdict="unchecked", why_unchecked=ELSEWHERE)
         return record
+
+    def _why_lost(self, moment: Literal["before", "during"], nodeid: str) -> str:
+        """Return that a device was lost, once the counters were read for a test; empty while all answer."""
+        counters = self.tracker.counters
+        if counters.lost is None:
+            if counters.has_answered and moment == "during":
+                self._last_answered = nodeid
+            return ""
+        if self.lost_device is None:
+            from pytest_gpuleak.model.lost_device import LostDevice  # most runs lose none
+
+            lost = LostDevice(*counters.lost, nodeid, moment, self._last_answered, self.attempts.worker)
+            self.lost_device = lost
+        return self.lost_device.reason
 
     def _postpone(self, item: pytest.Item) -> tuple[Verdict, tuple[Finding, ...]]:
         """Leave a failed test unchecked: its traceback holds its locals, and the values of its fixtures."""
