@@ -11,46 +11,33 @@ import contextlib
 import os
 import sys
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.arrays import walk_arrays
-from pytest_gpuleak.adapters.probe_protocol import TakenBlocks
 from pytest_gpuleak.adapters.torch import cuda_rules
 from pytest_gpuleak.adapters.torch.compiler import leave_uncompiled, mode_class
+from pytest_gpuleak.adapters.torch.cuda_attention import AttentionCall, Attentions
+from pytest_gpuleak.adapters.torch.cuda_blocks import BlockLog
 from pytest_gpuleak.adapters.torch.live_storages import LiveStorages, is_given_storage, may_reuse
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch
 from pytest_gpuleak.adapters.torch.unestimated import what_is_not_estimated
 from pytest_gpuleak.heap.threads import started_threads
-from pytest_gpuleak.model.text import clean_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-_BEGIN: Final = 0
-_END: Final = 1
+    from pytest_gpuleak.adapters.probe_protocol import TakenBlocks
 
 RECURRENT: Final = "a recurrent layer has run, of which cuDNN takes an unknown amount"
 THREADS: Final = "a thread was started"
 OPAQUE: Final = "a tensor class of its own, or one without storage, was used"
-COPIED: Final = "a tensor was copied to the device that it was on, of which one may be the host's"
-GIVEN: Final = "a tensor was given a storage that was loaded or made by itself, which may be the host's, or older"
 OTHER_PRECISION: Final = "under autocast CUDA computes {} in another precision"
-UNFUSED: Final = "an attention has run for which CUDA has no fused kernel"
 HIGHER_ORDER: Final = "an operator of higher order has run"
 
 
 _OTHER_UNDER_A_MODE: Final = ("ProdBackward", "CumprodBackward", "MaxBackward1", "MinBackward1")
 """Autograd nodes that look at values, and do all that any need where a mode is (torch/csrc/autograd/FunctionsManual.cpp)."""
-
-
-class _Attention(NamedTuple):
-    """An attention's nodes, from the first to before the end, the number of its scores, and a bound of what its backward pass takes inside."""
-
-    first: int
-    end: int
-    scores: int
-    most_inside: int
 
 
 class BlockRecorder:
@@ -73,29 +60,17 @@ class BlockRecorder:
         self._thread = 0
         self._undo = contextlib.ExitStack()
         self._paused = False
-        self._log: list[int] = []
-        self._sizes: list[int] = []
-        self._live = LiveStorages(torch, self._ended)
-        self._copied: set[int] = set()
-        self._given: set[int] = set()
-        self._unknown: set[int] = set()
-        self._unknown_names: dict[str, None] = {}
-        self._lacks: dict[str, None] = {}
+        self._blocks = BlockLog()
+        self._live = LiveStorages(torch, self._blocks.end)
         self._autocast = self._autocasting = False
-        self._reusing: tuple[int, int | None, int] = -1, None, 0
-        """How long the log is after the last operator that may have an argument's memory, that one's number, and before it."""
         self._call = _Call()
-        self._attentions: list[_Attention] = []
+        self._attentions = Attentions(torch, self._blocks)
         self._half_softmaxes: set[int] = set()  # numbers of nodes
         self._norms: list[range] = []  # numbers of nodes
         self._rules: dict[str, Callable[[list[Any], Any, list[int]], None]] = {
             "empty_like.default": self._note_like,
             "bernoulli_.float": self._note_noise,
             "mul_.Tensor": self._note_multiplied,
-            "_safe_softmax.default": self._note_attention,
-            "_scaled_dot_product_flash_attention_for_cpu.default": self._note_cpu_attention,
-            "mul.Scalar": self._note_factor,
-            "add.Tensor": self._note_mask,
             "log_sigmoid_forward.default": self._note_log_sigmoid,
             "_to_copy.default": self._note_copy,
             "_softmax.default": self._note_softmax,
@@ -110,13 +85,13 @@ class BlockRecorder:
         """Enter the mode in this thread."""
         try:
             self._thread = get_ident()
-            self._undo.enter_context(what_is_not_estimated(self._step_aside, self._lack))
-            self._undo.enter_context(started_threads(lambda: self._lack(THREADS)))
+            self._undo.enter_context(what_is_not_estimated(self._step_aside, self._blocks.lack))
+            self._undo.enter_context(started_threads(lambda: self._blocks.lack(THREADS)))
             self._undo.enter_context(self._live.resizes(self._resized))
             self._mode = _mode(self)
             self._torch._C._push_on_torch_dispatch_stack(self._mode)
         except Exception as error:  # noqa: BLE001 - a torch without what this needs: the run goes on
-            self._fault(error)
+            self._blocks.fault(error)
             self.end()
 
     def end(self) -> None:
@@ -126,7 +101,7 @@ class BlockRecorder:
         try:
             self._undo.close()
         except Exception as error:  # noqa: BLE001
-            self._fault(error)
+            self._blocks.fault(error)
 
     def _leave(self) -> None:
         mode, self._mode = self._mode, None
@@ -139,7 +114,7 @@ class BlockRecorder:
                 while (top := native._pop_torch_dispatch_stack(None)) is not mode:
                     above.append(top)
         except Exception as error:  # noqa: BLE001
-            self._fault(error)
+            self._blocks.fault(error)
         for one in reversed(above):
             native._push_on_torch_dispatch_stack(one)
 
@@ -151,15 +126,9 @@ class BlockRecorder:
         """Count again."""
         self._paused = False
 
-    def _lack(self, why: str) -> None:
-        self._lacks[why] = None
-
-    def _fault(self, error: Exception) -> None:
-        self._lack(f"the record failed ({type(error).__name__}: {clean_text(str(error), 80)})")
-
     def _step_aside(self, why: str) -> None:
         """Leave for the rest of the test."""
-        self._lack(why)
+        self._blocks.lack(why)
         if get_ident() == self._thread:
             self._leave()
 
@@ -173,19 +142,19 @@ class BlockRecorder:
             with self._no_overrides():
                 self._note(operator, given, made, frame)
         except Exception as error:  # noqa: BLE001 - the user's run goes on
-            self._fault(error)
+            self._blocks.fault(error)
 
     def _note(self, operator: Any, given: Any, made: Any, frame: FrameType | None) -> None:
         schema = getattr(operator, "_schema", None)
         if schema is None:
-            self._lack(HIGHER_ORDER)
+            self._blocks.lack(HIGHER_ORDER)
             return
         name = operator.__name__
         self._note_autocast()
         self._note_caller(frame)
         results = [made] if type(made) is self._torch.Tensor else list(walk_arrays(made, self._torch._C.TensorBase))
         parts = [part for result in results for part in self._parts(result)]
-        before = len(self._log)
+        before = len(self._blocks)
         held = [
             self._hold(storage, known, operator) for _, storage, known in self._live.made_by(operator, parts, given)
         ]
@@ -193,9 +162,9 @@ class BlockRecorder:
         self._call.made += fresh
         self._apply_rules(name, given[0], given[1], results, fresh)
         self._last_node = self._node_number()
-        if fresh and (self._call.is_masked or may_reuse(self._torch, operator, self._node())):
-            self._reusing = len(self._log), self._live.find(given[0][0]), before
-        self._call.is_masked = False
+        if fresh and (self._call.attention.is_masked or may_reuse(self._torch, operator, self._node())):
+            self._blocks.may_reuse(self._live.find(given[0][0]), before)
+        self._call.attention.is_masked = False
 
     def _note_autocast(self) -> None:
         # Within an operator autocast is off: how deep its contexts are nested tells.
@@ -213,7 +182,7 @@ class BlockRecorder:
         if frame is not None:
             code = frame.f_code
             if code.co_filename == self._recurrent and code.co_name == "forward":
-                self._lack(RECURRENT)
+                self._blocks.lack(RECURRENT)
             if code.co_filename == self._functional:
                 self._call.is_alpha = "alpha" in code.co_name
                 self._call.is_norm = code.co_name == "rms_norm"
@@ -222,8 +191,7 @@ class BlockRecorder:
         """Count a norm by root mean square as the fused kernel of CUDA, which makes its result alone."""
         call = self._call
         if call.is_norm:
-            for number in call.made[:-1]:
-                self._sizes[number] = 0
+            self._blocks.omit(call.made[:-1])
             self._norms.append(range(call.first_node, self._node_number()))
 
     def _parts(self, tensor: Any) -> tuple[Any, ...]:
@@ -233,23 +201,23 @@ class BlockRecorder:
             if kind.__module__.startswith(("torch._subclasses", "torch.fx")):
                 return ()  # has no memory, while a program is recorded
             if kind.__torch_dispatch__ is not self._torch._C._disabled_torch_dispatch_impl:
-                self._lack(OPAQUE)
+                self._blocks.lack(OPAQUE)
                 return ()
         if tensor.layout in self._layouts:
             return self._live.parts(tensor)
-        self._lack(OPAQUE)
+        self._blocks.lack(OPAQUE)
         return ()
 
     def _hold(self, storage: Any, known: int | None, operator: Any = None) -> int | None:
         """Return the number of the new block of a storage; the one that it had is released once the new one is there."""
         if storage.device.type != "cpu":
             return None
-        number = self._begin(int(storage.nbytes()))
+        number = self._blocks.begin(int(storage.nbytes()))
         self._live.hold(storage, number)
         if known is not None:
-            self._ended(known)
+            self._blocks.end(known)
         elif operator is not None and is_given_storage(operator):
-            self._given.add(number)
+            self._blocks.given.add(number)
         return number
 
     def _resized(self, storage: Any, known: int | None) -> None:
@@ -257,17 +225,7 @@ class BlockRecorder:
             try:
                 self._hold(storage, known)
             except Exception as error:  # noqa: BLE001 - the user's run goes on
-                self._fault(error)
-
-    def _begin(self, size: int) -> int:
-        number = len(self._sizes)
-        self._sizes.append(size)
-        self._log.append(number * 4 + _BEGIN)
-        return number
-
-    def _ended(self, number: int) -> None:
-        at = len(self._log)
-        self._log.insert(self._reusing[2] if self._reusing[:2] == (at, number) else at, number * 4 + _END)
+                self._blocks.fault(error)
 
     # -- what CUDA does otherwise
 
@@ -280,22 +238,18 @@ class BlockRecorder:
         rule = self._rules.get(name)
         if rule is not None:
             rule(given, results[0], fresh)
-        if self._call.scores:
-            self._note_within_attention(name, results, fresh)
-        elif self._attentions and (attention := self._attention_of_node()):
-            self._note_attention_gradient(attention, results[0], fresh)
+        self._attentions.note(name, given, results, self._call.attention, self._call.made)
+        if self._call.attention.scores:
+            self._attentions.note_result(name, results[0], self._call.attention, self._call.first_node, fresh)
+        elif self._attentions.note_gradient(self._node(), results[0], fresh):
+            return
         elif whose := self._unknown_node():
             inside = cuda_rules.taken_inside(name, args, results[0])
-            self._doubt(whose, *fresh, self._take_and_give_back(inside))
+            self._blocks.doubt(whose, *fresh, self._blocks.pulse(inside))
         elif inside := cuda_rules.taken_inside(name, args, results[0]):
-            self._take_and_give_back(inside)
+            self._blocks.pulse(inside)
         elif most := cuda_rules.most_inside(name, args, [*given, *results]):
-            self._doubt(name.partition(".")[0], self._take_and_give_back(most))
-
-    def _doubt(self, name: str, *numbers: int) -> None:
-        """Note blocks that CUDA may not take, within an operator of this name."""
-        self._unknown.update(numbers)
-        self._unknown_names[name] = None
+            self._blocks.doubt(name.partition(".")[0], self._blocks.pulse(most))
 
     def _unknown_node(self) -> str:
         """Return the function whose backward pass runs, if that of CUDA has other steps, or those of a run without a mode."""
@@ -310,14 +264,9 @@ class BlockRecorder:
     def _note_cast(self, name: str, given: Any, made: Any) -> None:
         is_half = given.dtype in (self._torch.float16, self._torch.bfloat16)
         if made.dim() and cuda_rules.is_cast_otherwise(name, is_half=is_half, is_widened=bool(self._call.widened)):
-            self._lack(OTHER_PRECISION.format(name.partition(".")[0].strip("_")))
+            self._blocks.lack(OTHER_PRECISION.format(name.partition(".")[0].strip("_")))
         elif is_half and self._call.is_norm:
-            self._lack(OTHER_PRECISION.format("rms_norm"))
-
-    def _take_and_give_back(self, size: int) -> int:
-        number = self._begin(size)
-        self._log.append(number * 4 + _END)
-        return number
+            self._blocks.lack(OTHER_PRECISION.format("rms_norm"))
 
     def _note_like(self, _given: list[Any], _made: Any, fresh: list[int]) -> None:
         if fresh:
@@ -326,62 +275,33 @@ class BlockRecorder:
     def _note_noise(self, given: list[Any], _made: Any, _fresh: list[int]) -> None:
         """Count dropout's noise as CUDA's fused kernel does: a byte for each value (cuda/Dropout.cu)."""
         tensor = given[0]
-        number = None if self._call.scores else self._live.find(tensor)
+        number = None if self._call.attention.scores else self._live.find(tensor)
         if number is not None and number == self._call.noise and tensor.is_floating_point() and not self._call.is_alpha:
-            self._call.noise_bytes = self._sizes[number]
-            self._sizes[number] = int(tensor.numel())
+            self._call.noise_bytes = self._blocks.sizes[number]
+            self._blocks.sizes[number] = int(tensor.numel())
 
     def _note_multiplied(self, _given: list[Any], _made: Any, _fresh: list[int]) -> None:
         """Count the noise of a dropout in place in full, which is not fused."""
         if self._call.noise is not None and self._call.noise_bytes:
-            self._sizes[self._call.noise] = self._call.noise_bytes
+            self._blocks.sizes[self._call.noise] = self._call.noise_bytes
 
     def _note_log_sigmoid(self, _given: list[Any], _made: Any, fresh: list[int]) -> None:
         """Count no buffer, which the CPU's kernel alone makes (cuda/ActivationLogSigmoidKernel.cu)."""
         if len(fresh) > 1:
-            self._sizes[fresh[-1]] = 0
-
-    def _note_factor(self, given: list[Any], _made: Any, _fresh: list[int]) -> None:
-        """Keep the query and the turned key, to which an attention of single operators applies its scale first."""
-        self._call.factors = [*self._call.factors, given[0]][:2] if given[0].dim() > 2 else []
-
-    def _note_mask(self, given: list[Any], _made: Any, _fresh: list[int]) -> None:
-        """Keep what is added to the product of query and key, in place where no mode is."""
-        self._call.is_masked = len(self._call.factors) == 2
-        if self._call.is_masked:
-            self._call.factors = [*self._call.factors, *given[1:2]]
-
-    def _is_fused(self, query: Any, key: Any, mask: Any = None, *, is_turned: bool = False) -> bool:
-        native = self._torch._C
-        is_on = native._get_mem_efficient_sdp_enabled() or native._get_flash_sdp_enabled()
-        return is_on and cuda_rules.is_fused(query, key, mask, is_turned=is_turned)
-
-    def _note_cpu_attention(self, given: list[Any], _made: Any, _fresh: list[int]) -> None:
-        query, key, _, *mask = given
-        if not self._is_fused(query, key, *mask):
-            self._lack(UNFUSED)
-
-    def _note_attention(self, _given: list[Any], weights: Any, _fresh: list[int]) -> None:
-        """Count an attention that is made of single operators here as the fused one of CUDA, which has no scores."""
-        factors, self._call.factors = self._call.factors, []
-        if len(factors) > 1 and self._is_fused(*factors, is_turned=True):
-            self._call.scores = int(weights.numel())
-            self._call.rows, self._call.keys = map(int, weights.shape[-2:])
-            for number in self._call.made:
-                self._sizes[number] = 0
+            self._blocks.sizes[fresh[-1]] = 0
 
     def _note_softmax(self, given: list[Any], _made: Any, _fresh: list[int]) -> None:
         """Count no copy in single precision that autocast makes first: CUDA's kernel reads half precision (SoftMax.cpp)."""
         number = self._live.find(given[0])
         if number is not None and number in self._call.widened:
-            self._sizes[number] = 0
+            self._blocks.sizes[number] = 0
             self._half_softmaxes.add(self._node_number() - 1)
 
     def _note_softmax_gradient(self, _given: list[Any], made: Any, fresh: list[int]) -> None:
         """Count that kernel's gradient in half precision."""
         node = self._node()
         if fresh and node is not None and node._sequence_nr() in self._half_softmaxes:
-            self._sizes[fresh[-1]] = 2 * int(made.numel())
+            self._blocks.sizes[fresh[-1]] = 2 * int(made.numel())
 
     def _note_copy(self, given: list[Any], copy: Any, fresh: list[int]) -> None:
         """Note a copy of the same type on the same device: on CUDA one of the two is likely to be the host's."""
@@ -391,72 +311,31 @@ class BlockRecorder:
         if source.dtype in (self._torch.float16, self._torch.bfloat16) and copy.dtype is self._torch.float32:
             self._call.widened.append(fresh[-1])
         elif source.dtype is copy.dtype and (number := self._live.find(source)) is not None:
-            self._copied.add(number)
-
-    def _note_within_attention(self, name: str, results: list[Any], fresh: list[int]) -> None:
-        for number in fresh:
-            self._sizes[number] = 0
-        if name == "bmm.default" and fresh:
-            self._sizes[fresh[-1]] = sum(cuda_rules.attention_bytes(results[0]))
-            call, last = self._call, self._node_number()
-            batch, width = call.scores // (call.rows * call.keys), int(results[0].shape[-1])
-            most = cuda_rules.most_in_attention_gradient(batch, call.rows, call.keys, width)
-            self._attentions.append(_Attention(call.first_node, last, call.scores, most))
-
-    def _attention_of_node(self) -> _Attention | None:
-        """Return the attention whose backward pass runs."""
-        node = self._node()
-        if node is None:
-            return None
-        number = node._sequence_nr()
-        return next((one for one in self._attentions if one.first <= number < one.end), None)
-
-    def _note_attention_gradient(self, attention: _Attention, made: Any, fresh: list[int]) -> None:
-        """Count no gradients of scores, which a fused attention has not; the others may be of other types, or less."""
-        if made.numel() == attention.scores:
-            for number in fresh:
-                self._sizes[number] = 0
-            fresh = [self._take_and_give_back(attention.most_inside)]
-        self._doubt("scaled_dot_product_attention", *fresh)
+            self._blocks.copied.add(number)
 
     # -- the result
 
     def taken(self) -> TakenBlocks:
         """Return what was taken, after the end."""
         self._end_call()
-        doubts = [f"what {name} takes inside is not known" for name in self._unknown_names]
-        doubts += [COPIED] * bool(self._copied) + [GIVEN] * bool(self._given)
-        return TakenBlocks(
-            least=self._blocks(self._unknown | self._copied | self._given),
-            most=self._blocks(frozenset()),
-            doubts=tuple(doubts),
-            lacks=tuple(self._lacks),
-            autocast=self._autocast,
-        )
-
-    def _blocks(self, without: set[int] | frozenset[int]) -> list[tuple[int, int]]:
-        sizes = self._sizes
-        return [
-            (number, 0 if entry & 3 else sizes[number]) for entry in self._log if (number := entry >> 2) not in without
-        ]
+        return self._blocks.taken(autocast=self._autocast)
 
 
 class _Call:
     """One call from Python to torch, at a `site`, and what it has made so far."""
 
     __slots__ = (
-        "factors", "first_node", "is_alpha", "is_masked", "is_norm", "keys", "made", "noise", "noise_bytes", "rows", "scores", "site", "widened"
+        "attention", "first_node", "is_alpha", "is_norm", "made", "noise", "noise_bytes", "site", "widened"
     )  # fmt: skip
 
     def __init__(self, site: tuple[int, int] = (0, -1), first_node: int = 0) -> None:
         self.site, self.first_node = site, first_node
-        self.is_alpha = self.is_masked = self.is_norm = False
-        self.factors: list[Any] = []
+        self.is_alpha = self.is_norm = False
+        self.attention = AttentionCall()
         self.made: list[int] = []
         self.widened: list[int] = []
         self.noise: int | None = None
         self.noise_bytes = 0
-        self.scores = self.rows = self.keys = 0
 
 
 def _mode(recorder: BlockRecorder) -> Any:
@@ -474,7 +353,10 @@ def _mode(recorder: BlockRecorder) -> Any:
             recorder.note(func, (args, kwargs), result, sys._getframe().f_back)
             return result
 
-    leave_uncompiled(loaded_torch(), (NoteBlocks.__torch_dispatch__, *vars(BlockRecorder).values()))
+    ours = (
+        function for kind in (BlockRecorder, BlockLog, Attentions, AttentionCall) for function in vars(kind).values()
+    )
+    leave_uncompiled(loaded_torch(), (NoteBlocks.__torch_dispatch__, *ours))
     return NoteBlocks()
 
 

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from pytest_gpuleak.adapters.torch import cuda_estimate, unestimated  # noqa: E402
+from pytest_gpuleak.adapters.torch import cuda_attention, cuda_estimate, unestimated  # noqa: E402
 from pytest_gpuleak.adapters.torch.cuda_estimate import BlockRecorder  # noqa: E402
 from pytest_gpuleak.engine.peaks.allocator import peak_of  # noqa: E402
 
@@ -302,11 +302,11 @@ def test_attention_without_a_fused_kernel_keeps_scores_or_is_not_estimated() -> 
     assert peak(lambda: attend(query, query, query, mask, dropout_p=0.5)) > 16
     assert record(lambda: attend(query, query, query, torch.zeros(512, 512))).lacks == ()
     assert record(lambda: attend(query, query, query, mask[None].expand(2, -1, -1, -1))).lacks == (
-        cuda_estimate.UNFUSED,
+        cuda_attention.UNFUSED,
     )
     narrow = query[..., :30].contiguous()
-    assert record(lambda: attend(narrow, narrow, narrow)).lacks == (cuda_estimate.UNFUSED,)
-    assert record(lambda: attend(query.double(), query.double(), query.double())).lacks == (cuda_estimate.UNFUSED,)
+    assert record(lambda: attend(narrow, narrow, narrow)).lacks == (cuda_attention.UNFUSED,)
+    assert record(lambda: attend(query.double(), query.double(), query.double())).lacks == (cuda_attention.UNFUSED,)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.5])

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_gpuleak.adapters.registry import own_frameworks
-from pytest_gpuleak.adapters.torch.cuda_estimate import GIVEN, BlockRecorder
+from pytest_gpuleak.adapters.torch.cuda_blocks import GIVEN
+from pytest_gpuleak.adapters.torch.cuda_estimate import BlockRecorder
 from pytest_gpuleak.adapters.torch.live_storages import LiveStorages
 from pytest_gpuleak.engine.peaks.allocator import peak_of
 from tests.adapters.torch.test_host_storages import count
