@@ -1,6 +1,6 @@
 """What `--gpu-leak-wait` has seen on the devices after one test: how long was waited, and what stayed. No verdict."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 # No postponed annotations: `outcomes.TestRecord` names these types, and a run without the option never loads them.
 Cause = Literal["this process", "process", "driver", "unknown", "foreign"]
@@ -33,13 +33,3 @@ class DeviceWait(NamedTuple):
 
     waited_s: float
     occupied: tuple[Occupied, ...] = ()
-
-
-def encode_wait(wait: DeviceWait) -> dict[str, Any]:
-    """Encode a wait as JSON-ready dicts, lists and scalars."""
-    return {"waited_s": wait.waited_s, "occupied": [one._asdict() for one in wait.occupied]}
-
-
-def decode_wait(data: dict[str, Any]) -> DeviceWait:
-    """Decode what `encode_wait` returned. Raises KeyError or TypeError for anything else."""
-    return DeviceWait(data["waited_s"], tuple(Occupied(**one) for one in data["occupied"]))

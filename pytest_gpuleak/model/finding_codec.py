@@ -1,4 +1,4 @@
-"""Encode findings as JSON-ready data, and decode them."""
+"""Encode records and what they consist of as JSON-ready data, and decode them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import re
 from typing import Any, Final
 
+from pytest_gpuleak.model.device_wait import DeviceWait, Occupied
 from pytest_gpuleak.model.findings import (
     ArrayInfo,
     Autograd,
@@ -23,10 +24,15 @@ from pytest_gpuleak.model.findings import (
     PeakPart,
     PeakStep,
 )
+from pytest_gpuleak.model.helpers import HelperGrowth, HelperReading
 
 _STATUS_LINE = re.compile(r"(known|grown|new) \(baseline\): (.*)", re.DOTALL)
 
 _PARTS: Final[dict[str, type[Any]]] = {
+    "findings": Finding,
+    "helpers": HelperReading,
+    "growth": HelperGrowth,
+    "occupied": Occupied,
     "tensors": ArrayInfo,
     "created": Origin,
     "holder": Holder,
@@ -38,54 +44,51 @@ _PARTS: Final[dict[str, type[Any]]] = {
     "peak": Peak,
     "moment": PeakMoment,
     "parts": PeakPart,
+    "device_wait": DeviceWait,
     "process": HelperProcess,
     "steps": PeakStep,
 }
-"""Dataclasses of the fields that hold one or several."""
+"""Classes of the fields that hold one or several."""
 
 
 def encode_finding(finding: Finding) -> dict[str, Any]:
     """Encode a finding as JSON-ready dicts, lists and scalars."""
     fields = {**vars(finding), "evidence": finding.evidence_lines, "edit": finding.edit}
     del fields["baseline"]
-    return {name: _encode(value) for name, value in fields.items()}
+    return {name: encode(value) for name, value in fields.items()}
 
 
-def _encode(value: object) -> object:
+def encode(value: object) -> Any:
+    """Encode dataclasses and named tuples, one in another, as JSON-ready dicts, lists and scalars."""
     if value is None or isinstance(value, (str, int)):  # nearly all values; what follows is slow
         return value
-    if isinstance(value, tuple):
-        return [_encode(item) for item in value]
-    return {name: _encode(item) for name, item in vars(value).items()} if dataclasses.is_dataclass(value) else value
+    if isinstance(value, Finding):
+        return encode_finding(value)
+    named = getattr(value, "_asdict", None)
+    if named is None and isinstance(value, tuple):
+        return [encode(item) for item in value]
+    fields = named() if named is not None else vars(value) if dataclasses.is_dataclass(value) else None
+    return value if fields is None else {name: encode(item) for name, item in fields.items()}
 
 
 def decode_finding(data: dict[str, Any]) -> Finding:
     """Decode what `encode_finding` returned. Raises TypeError for anything else."""
-    # The holders have the line to edit.
-    finding: Finding = _decode(Finding, {name: value for name, value in data.items() if name != "edit"})
-    return with_baseline_status(finding)
+    finding: Finding = decode(Finding, data)
+    return finding
 
 
-def encode_peak(peak: Peak) -> dict[str, Any]:
-    """Encode a peak as JSON-ready dicts, lists and scalars."""
-    return {name: _encode(value) for name, value in vars(peak).items()}
-
-
-def decode_peak(data: dict[str, Any]) -> Peak:
-    """Decode what `encode_peak` returned. Raises TypeError for anything else."""
-    peak: Peak = _decode(Peak, data)
-    return peak
-
-
-def _decode(kind: type[Any], data: dict[str, Any]) -> Any:
+def decode(kind: type[Any], data: dict[str, Any]) -> Any:
+    """Decode what `encode` returned for an object of this class. Raises TypeError for anything else."""
     fields = {**data}
+    if kind is Finding:
+        fields.pop("edit", None)  # the holders have the line to edit
     for name, value in data.items():
         part = _PARTS.get(name)
         if isinstance(value, (list, tuple)):
-            fields[name] = tuple(value if part is None else [_decode(part, item) for item in value])
+            fields[name] = tuple(value if part is None else [decode(part, item) for item in value])
         elif part is not None and value is not None:
-            fields[name] = _decode(part, value)
-    return kind(**fields)
+            fields[name] = decode(part, value)
+    return with_baseline_status(kind(**fields)) if kind is Finding else kind(**fields)
 
 
 def with_baseline_status(finding: Finding) -> Finding:

@@ -59,26 +59,14 @@ class FirstInit(NamedTuple):
         """Tell whether it was during import or collection."""
         return self.phase in BEFORE_TESTS
 
-    def encode(self) -> dict[str, Any]:
-        """Encode it for JSON and xdist's channel."""
-        fixture, caller = self.fixture, self.caller
-        return {
-            **self._asdict(),
-            "fixture": None if fixture is None else fixture._asdict(),
-            "caller": None if caller is None else caller._asdict(),
-        }
-
 
 def decode_first_init(data: dict[str, Any]) -> FirstInit:
-    """Decode what `FirstInit.encode` returned. Raises KeyError or TypeError for anything else."""
-    fixture, caller = data["fixture"], data["caller"]
-    return FirstInit(
-        **{
-            **data,
-            "fixture": None if fixture is None else FixturePlace(**fixture),
-            "caller": None if caller is None else Caller(**caller),
-        }
-    )
+    """Decode what `encode` returned. Raises KeyError or TypeError for anything else."""
+    parts = {
+        name: None if data[name] is None else kind(**data[name])
+        for name, kind in (("fixture", FixturePlace), ("caller", Caller))
+    }
+    return FirstInit(**{**data, **parts})
 
 
 def earlier_of(one: FirstInit | None, other: FirstInit) -> FirstInit:

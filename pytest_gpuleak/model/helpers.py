@@ -83,16 +83,3 @@ def has_drifted(helper: HelperMemory) -> bool:
     if helper.tests > 2 * WARM_UP or helper.last <= helper.first:
         return False
     return any(grown.runs > 1 and grown.least >= LEAST_STEP for grown in helper.growth)
-
-
-def decode_helper(data: dict[str, object]) -> HelperMemory:
-    """Decode what `encode_helper` returned. Raises KeyError or TypeError for anything else."""
-    fields: dict[str, object] = dict(data)
-    growth: list[dict[str, object]] = fields["growth"]  # type: ignore[assignment]
-    fields["growth"] = tuple(HelperGrowth(**one) for one in growth)  # type: ignore[arg-type]
-    return HelperMemory(**fields)  # type: ignore[arg-type]
-
-
-def encode_helper(helper: HelperMemory) -> dict[str, object]:
-    """Encode a helper's memory for JSON and xdist's channel."""
-    return {**helper._asdict(), "growth": [one._asdict() for one in helper.growth]}

@@ -56,52 +56,28 @@ class TestRecord(NamedTuple):
 TestRecord.__test__ = False  # type: ignore[attr-defined] # pytest would collect a class of this name from a test module
 
 
+_PARTS = ("findings", "device_wait", "helpers", "peak")
+"""Fields whose classes a run without leaks does not load."""
+
+
 def encode_test(record: TestRecord) -> dict[str, Any]:
     """Encode a test's record as JSON-ready dicts, lists and scalars."""
-    fields = record._asdict()
-    fields["findings"] = []
-    if record.findings:
-        from pytest_gpuleak.model.finding_codec import encode_finding
+    if not any(getattr(record, name) for name in _PARTS):
+        return {**record._asdict(), "findings": [], "helpers": []}
+    from pytest_gpuleak.model.finding_codec import encode
 
-        fields["findings"] = [encode_finding(finding) for finding in record.findings]
-    if record.device_wait is not None:
-        from pytest_gpuleak.model.device_wait import encode_wait
-
-        fields["device_wait"] = encode_wait(record.device_wait)
-    fields["helpers"] = [one._asdict() for one in record.helpers]
-    if record.peak is not None:
-        from pytest_gpuleak.model.finding_codec import encode_peak
-
-        fields["peak"] = encode_peak(record.peak)
+    fields: dict[str, Any] = encode(record)
     return fields
 
 
 def decode_test(data: dict[str, Any]) -> TestRecord:
     """Decode what `encode_test` returned. Raises KeyError or TypeError for anything else."""
-    findings: tuple[Finding, ...] = ()
-    if data["findings"]:
-        from pytest_gpuleak.model.finding_codec import decode_finding
+    if not (data["findings"] or any(data.get(name) for name in _PARTS)):
+        return TestRecord(**{**data, "findings": (), "helpers": (), "faults": tuple(data.get("faults", ()))})
+    from pytest_gpuleak.model.finding_codec import decode
 
-        findings = tuple(map(decode_finding, data["findings"]))
-    device_wait = None
-    if data.get("device_wait") is not None:
-        from pytest_gpuleak.model.device_wait import decode_wait
-
-        device_wait = decode_wait(data["device_wait"])
-    peak = None
-    if data.get("peak") is not None:
-        from pytest_gpuleak.model.finding_codec import decode_peak
-
-        peak = decode_peak(data["peak"])
-    faults, helpers = tuple(data.get("faults", ())), tuple(map(_decode_reading, data.get("helpers", ())))
-    decoded = {"findings": findings, "faults": faults, "device_wait": device_wait, "helpers": helpers, "peak": peak}
-    return TestRecord(**{**data, **decoded})
-
-
-def _decode_reading(data: dict[str, Any]) -> "HelperReading":
-    from pytest_gpuleak.model.helpers import HelperReading
-
-    return HelperReading(**data)
+    record: TestRecord = decode(TestRecord, data)
+    return record
 
 
 class FixturePlace(NamedTuple):

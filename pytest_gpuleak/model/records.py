@@ -38,17 +38,16 @@ def encode(record: TestRecord | FixtureRecord | KnownLeak) -> dict[str, Any]:
     """Encode a test, fixture or stale entry as dicts, lists and scalars, for JSON and xdist's channel."""
     if isinstance(record, TestRecord):
         return encode_test(record)
-    from pytest_gpuleak.model.finding_codec import encode_finding
-    from pytest_gpuleak.model.findings import KnownLeak
+    from pytest_gpuleak.model import finding_codec
 
-    if isinstance(record, KnownLeak):
-        return dict(vars(record))
-    return {**vars(record), "findings": [encode_finding(finding) for finding in record.findings]}
+    fields: dict[str, Any] = finding_codec.encode(record)
+    return fields
 
 
 def decode_fixture(data: dict[str, Any]) -> FixtureRecord:
     """Decode what `encode` returned for a fixture. Raises KeyError or TypeError for anything else."""
-    from pytest_gpuleak.model.finding_codec import decode_finding
+    from pytest_gpuleak.model.finding_codec import decode
     from pytest_gpuleak.model.findings import FixtureRecord
 
-    return FixtureRecord(**{**data, "findings": tuple(map(decode_finding, data["findings"]))})
+    record: FixtureRecord = decode(FixtureRecord, data)
+    return record

@@ -153,9 +153,10 @@ class ProcessFacts:
 
             self.note_first_init(decode_first_init(fields["first_init"]))
         if fields.get("helpers"):
-            from pytest_gpuleak.model.helpers import decode_helper
+            from pytest_gpuleak.model.finding_codec import decode
+            from pytest_gpuleak.model.helpers import HelperMemory
 
-            self.helpers += map(decode_helper, fields["helpers"])
+            self.helpers += [decode(HelperMemory, one) for one in fields["helpers"]]
 
     def encode(self, *, whole: bool = False) -> dict[str, Any]:
         """Encode the facts for a summary, without those that nobody told; `whole`: with each caller of clean-up."""
@@ -167,10 +168,9 @@ class ProcessFacts:
             fields["cleanup"] = [dict(vars(one)) for one in calls]
         if self.lost_devices:
             fields["lost_devices"] = self.lost_devices
-        if self.first_init is not None:
-            fields["first_init"] = self.first_init.encode()
-        if self.helpers:
-            from pytest_gpuleak.model.helpers import encode_helper
+        if self.first_init is not None or self.helpers:
+            from pytest_gpuleak.model.finding_codec import encode
 
-            fields["helpers"] = list(map(encode_helper, self.helpers))
+            told = {"first_init": self.first_init, "helpers": tuple(self.helpers)}
+            fields.update({name: encode(found) for name, found in told.items() if found})
         return fields

@@ -52,18 +52,15 @@ def verdict_of(report: pytest.TestReport) -> str | None:
 
 def amend(report: pytest.TestReport, finding: Finding | None, **fields: Any) -> None:
     """Change fields of the record that a report carries, if it carries one, and add a finding to it."""
-    from pytest_gpuleak.model.device_wait import encode_wait
-    from pytest_gpuleak.model.finding_codec import encode_finding, encode_peak
+    from pytest_gpuleak.model.finding_codec import encode
 
     record: TestRecord | dict[str, Any] | None = getattr(report, RECORD_ATTRIBUTE, None)
     added = () if finding is None else (finding,)
     if isinstance(record, TestRecord):
         setattr(report, RECORD_ATTRIBUTE, record._replace(findings=(*record.findings, *added), **fields))
     elif record is not None:
-        for name, encode in (("peak", encode_peak), ("device_wait", encode_wait)):
-            if fields.get(name) is not None:
-                fields[name] = encode(fields[name])
-        record.update(findings=[*record["findings"], *map(encode_finding, added)], **fields)
+        encoded = {name: encode(value) for name, value in fields.items()}
+        record.update(findings=[*record["findings"], *encode(added)], **encoded)
 
 
 def fail(report: pytest.TestReport) -> None:

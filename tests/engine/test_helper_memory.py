@@ -19,14 +19,13 @@ from pytest_gpuleak.adapters.processes.memory import own_bytes
 from pytest_gpuleak.engine.detect import helper_memory
 from pytest_gpuleak.engine.detect.helper_memory import HelperWatch
 from pytest_gpuleak.engine.detect.processes import Children
+from pytest_gpuleak.model.finding_codec import decode, encode
 from pytest_gpuleak.model.helpers import (
     LEAST_DRIFT,
     LEAST_STEP,
     WARM_UP,
     HelperGrowth,
     HelperMemory,
-    decode_helper,
-    encode_helper,
     has_drifted,
 )
 from pytest_gpuleak.model.outcomes import FixturePlace
@@ -314,7 +313,7 @@ def a_helper(
 
 
 def lines_of(*helpers: HelperMemory) -> list[str]:
-    return render_drift({"helpers": [encode_helper(one) for one in helpers]})
+    return render_drift({"helpers": encode(helpers)})
 
 
 def test_the_line() -> None:
@@ -369,7 +368,7 @@ def test_one_that_stays_near_what_it_had_after_its_warm_up_has_not_drifted(
     helper = helper._replace(first=sizes[0], settled=sizes[WARM_UP - 1], last=sizes[-1])
     assert not has_drifted(helper)
     assert has_drifted(helper._replace(last=sizes[WARM_UP - 1] + LEAST_DRIFT + 1))
-    assert decode_helper(encode_helper(helper)) == helper
+    assert decode(HelperMemory, encode(helper)) == helper
 
 
 def test_several_processes_facts_are_added_up() -> None:

@@ -11,6 +11,7 @@ import pytest
 from pytest_gpuleak.cli.output import render_report
 from pytest_gpuleak.model.clean_up import CleanUp
 from pytest_gpuleak.model.device_wait import DeviceWait, Occupied
+from pytest_gpuleak.model.finding_codec import encode
 from pytest_gpuleak.model.first_init import FirstInit
 from pytest_gpuleak.model.lost_device import LostDevice
 from pytest_gpuleak.reports import markdown
@@ -27,7 +28,7 @@ SUMMARY: dict[str, Any] = {
     "run_s": 61.0,
     "cleanup": [dataclasses.asdict(CleanUp("gc.collect", "fixture 'cleanup'", "conftest.py", 12, 300, 24.0))],
     "lost_devices": [LostDevice("cuda:0", "an <assert>", "t.py::test_b", "during", None, "main")._asdict()],
-    "first_init": FirstInit("cuda", "torch.cuda", "test", "main", 7, "t.py::test_a", file="t.py", line=3).encode(),
+    "first_init": encode(FirstInit("cuda", "torch.cuda", "test", "main", 7, "t.py::test_a", file="t.py", line=3)),
 }
 SENTENCES = [
     (

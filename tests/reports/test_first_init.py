@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuleak.model.finding_codec import encode
 from pytest_gpuleak.model.first_init import Caller, FirstInit
 from pytest_gpuleak.model.outcomes import FixturePlace
 from pytest_gpuleak.reports.json.read import UnusableReport, read_report
@@ -87,7 +88,7 @@ def test_a_report_with_a_wrong_value_is_refused(tmp_path: Path, fields: dict[str
         "tests": [],
         "fixtures": [],
     }
-    first = found("test", nodeid=TEST).encode()
+    first = encode(found("test", nodeid=TEST))
     path.write_text(json.dumps({**document, "summary": {"first_init": first}}))
     assert read_report(path).summary["first_init"] == first
     path.write_text(json.dumps({**document, "summary": {"first_init": {**first, **fields}}}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_gpuleak.model.finding_codec import encode
 from pytest_gpuleak.model.first_init import FirstInit, Phase, decode_first_init, earlier_of
 from pytest_gpuleak.session.features.first_init.stack import Call, find_place
 
@@ -71,5 +72,5 @@ def test_it_travels_as_plain_data() -> None:
         nodeid="test_a.py::test_it", fixture=FixturePlace("model", "session", "", "conftest.py", 8),
         caller=Caller("vllm/platforms.py", 40, "detect"),
     )  # fmt: skip
-    assert decode_first_init(one.encode()) == one
-    assert decode_first_init(found("test").encode()) == found("test")
+    assert decode_first_init(encode(one)) == one
+    assert decode_first_init(encode(found("test"))) == found("test")

@@ -7,12 +7,13 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pytest_gpuleak.model.clean_up import CleanUp
+from pytest_gpuleak.model.finding_codec import encode
 from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
 from pytest_gpuleak.model.first_init import FirstInit
-from pytest_gpuleak.model.helpers import HelperMemory, encode_helper
+from pytest_gpuleak.model.helpers import HelperMemory
 from pytest_gpuleak.model.lost_device import LostDevice
 from pytest_gpuleak.model.records import SCHEMA, RunReport, TestRecord
 from pytest_gpuleak.model.summary import count_known, find_dearest, summarise
@@ -21,7 +22,6 @@ from pytest_gpuleak.reports.json.journal import recover
 from pytest_gpuleak.reports.json.validate import WrongValueError, check, check_usage, describe_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import BinaryIO
 
 MAX_BYTES = 1024**3
@@ -150,7 +150,7 @@ def _report(document: dict[str, Any]) -> RunReport:
             raise WrongValueError(f"is {describe_value(summary[key])}, which is not a whole number").at(
                 f"summary.{key}"
             )
-    for key, (kind, encode) in _FACTS.items():
+    for key, kind in _FACTS.items():
         if key in summary:
             summary[key] = encode(check(kind, summary[key], f"summary.{key}"))
     if "known" in summary:
@@ -181,14 +181,14 @@ def _report(document: dict[str, Any]) -> RunReport:
     )
 
 
-_FACTS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
-    "first_init": (FirstInit, FirstInit.encode),
-    "lost_devices": (tuple[LostDevice, ...], lambda lost: [one._asdict() for one in lost]),
-    "cleanup": (tuple[CleanUp, ...], lambda calls: [dict(vars(one)) for one in calls]),
-    "helpers": (tuple[HelperMemory, ...], lambda helpers: list(map(encode_helper, helpers))),
-    "run_s": (float, float),
+_FACTS: Final[dict[str, Any]] = {
+    "first_init": FirstInit,
+    "lost_devices": tuple[LostDevice, ...],
+    "cleanup": tuple[CleanUp, ...],
+    "helpers": tuple[HelperMemory, ...],
+    "run_s": float,
 }
-"""What a summary has beside counts that do not follow from the records: its type, and how it is encoded."""
+"""What a summary has beside counts that do not follow from the records, with its type."""
 
 
 def _time(value: object) -> str:

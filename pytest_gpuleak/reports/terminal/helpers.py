@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.model.helpers import decode_helper, has_drifted
+from pytest_gpuleak.model.finding_codec import decode
+from pytest_gpuleak.model.helpers import HelperMemory, has_drifted
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.readings import HOST
 from pytest_gpuleak.model.sizes import MIB
@@ -14,15 +15,14 @@ from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, first_lines
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_gpuleak.model.helpers import HelperMemory
-
 MAX_TOLD: Final = 10
 """Lines that are shown. The JSON report has all helpers."""
 
 
 def render_drift(counts: Mapping[str, Any]) -> list[str]:
     """Write a line for each helper of ``summary["helpers"]`` that has drifted, those that have grown most first."""
-    found = [one for one in map(decode_helper, counts.get("helpers") or ()) if has_drifted(one)]
+    helpers = [decode(HelperMemory, one) for one in counts.get("helpers") or ()]
+    found = [one for one in helpers if has_drifted(one)]
     found.sort(key=lambda one: one.first - one.last)
     more = "gpu-leak: and {} more helper processes have grown; the JSON report has them"
     return first_lines(found, MAX_TOLD, lambda one: isolated(lambda: _line(one), _unshown), more)

@@ -136,10 +136,10 @@ class PeakHooks:
         if not self._keep(taken):
             self._peak = peak if told else None
             return told
-        from pytest_gpuleak.model.finding_codec import encode_peak
+        from pytest_gpuleak.model.finding_codec import encode
 
         self._peak = peak
-        return {**told, "peak": encode_peak(peak)}
+        return {**told, "peak": encode(peak)}
 
     def _tell_of_budget(self, item: pytest.Item) -> dict[str, Any]:
         """Return the peak of a test over its budget, which was explained for that."""

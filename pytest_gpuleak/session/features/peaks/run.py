@@ -153,11 +153,12 @@ class PeakRun(ShowsExcess):
     def _render_heaviest(self) -> list[str]:
         if not self._number:
             return []
-        from pytest_gpuleak.model.finding_codec import decode_peak
+        from pytest_gpuleak.model.finding_codec import decode
+        from pytest_gpuleak.model.findings import Peak
         from pytest_gpuleak.reports.terminal.peak_changes import render_heaviest
 
         peaks: list[tuple[str, Peak]] = [
-            (nodeid, decode_peak(told["peak"])) for nodeid, told in self._told.items() if told.get("peak")
+            (nodeid, decode(Peak, told["peak"])) for nodeid, told in self._told.items() if told.get("peak")
         ]
         return [*render_heaviest(peaks, self._number), *self._render_unmeasured()]
 
