@@ -46,24 +46,12 @@ def shown(value: object) -> str:
     return f"an object of type {type(value).__name__}"
 
 
-def _is_named(value: object, kind: type) -> bool:
-    """Tell whether a value's class has this class's name: it may come from another copy of this package's module."""
-    return bool(type.__dict__["__qualname__"].__get__(type(value)) == kind.__qualname__)
-
-
 # Each of these returns what it is given, checked, and raises WrongAnswer for what it does not accept.
 
 
-def of_type(value: _T, kind: type) -> _T:
-    """Accept a value of exactly this type."""
-    if type(value) is not kind:
-        raise WrongAnswer(f"returned {shown(value)}, accepted is a {kind.__name__}")
-    return value
-
-
-def of_class(value: Any, kind: type) -> Any:
-    """Accept an object whose class has this name (`_is_named`)."""
-    if not _is_named(value, kind):
+def of_type(value: Any, kind: type) -> Any:
+    """Accept an object of exactly this type, or whose class has its name: it may come from another copy of this package."""
+    if type(value) is not kind and type.__dict__["__qualname__"].__get__(type(value)) != kind.__qualname__:
         raise WrongAnswer(f"returned {shown(value)}, accepted is a {kind.__name__}")
     return value
 
@@ -80,9 +68,9 @@ def clean(value: object) -> str:
     return clean_text(text_of(value), TEXT_LIMIT)
 
 
-def truth(value: bool) -> bool:
+def truth(value: object) -> bool:
     """Accept a `bool`."""
-    return of_type(value, bool)
+    return bool(of_type(value, bool))
 
 
 def whole(value: object, accepted: str = "a number", least: int | None = None) -> int:
@@ -127,42 +115,27 @@ def reading_of(array: object, reading: Any) -> ArrayReading | None:
     """Accept an array's metadata, or None; return plain data without references to the framework's objects."""
     if reading is None:
         return None
-    if not _is_named(reading, ArrayReading):
-        raise WrongAnswer(f"returned {shown(reading)}, accepted are an ArrayReading and None")
-    if type(reading.shape) is not tuple and not is_kind_of(type(reading.shape), tuple):
+    of_type(reading, ArrayReading)
+    if not is_kind_of(type(reading.shape), tuple):
         raise WrongAnswer(f"returned the shape {shown(reading.shape)}, accepted is a tuple of sizes")
-    for text in (reading.dtype, reading.device):
-        if type(text) is not str:
-            raise WrongAnswer(f"returned {shown(text)} as dtype or device, accepted is a text")
     return ArrayReading(
         identity=id(array),
         shape=tuple(whole(size, "a tuple of sizes") for size in reading.shape),
-        dtype=reading.dtype,
-        device=reading.device,
+        dtype=text_of(reading.dtype),
+        device=text_of(reading.device),
         bytes=whole(reading.bytes, _BYTES, least=0),
         storage=whole(reading.storage),
         storage_bytes=whole(reading.storage_bytes, _BYTES, least=0),
-        shards=_shards(reading.shards),
+        shards=tuple((text_of(device), whole(size, _BYTES, 0)) for device, size in reading.shards),
         pending=getattr(reading, "pending", False) is True,
     )
-
-
-def _shards(shards: Any) -> tuple[tuple[str, int], ...]:
-    if type(shards) is not tuple:
-        raise WrongAnswer(f"returned the shards {shown(shards)}, accepted is a tuple of devices and bytes")
-    found = []
-    for shard in shards:
-        if type(shard) is not tuple or len(shard) != 2 or type(shard[0]) is not str:
-            raise WrongAnswer(f"returned the shard {shown(shard)}, accepted is a device and its bytes")
-        found.append((shard[0], whole(shard[1], _BYTES, least=0)))
-    return tuple(found)
 
 
 def device_readings(value: Any) -> dict[str, DeviceReading]:
     """Accept the readings of devices by their names."""
     found = {}
     for device, reading in of_type(value, dict).items():
-        allocated, *others = of_class(reading, DeviceReading)
+        allocated, *others = of_type(reading, DeviceReading)
         found[device_name(device)] = DeviceReading(size_of(allocated), *map(size_or_none, others))
     return found
 
@@ -177,14 +150,14 @@ def device_name(value: object) -> str:
 
 def space(value: Any) -> DeviceSpace | None:
     """Accept the space on a device, or None."""
-    return None if value is None else DeviceSpace(*map(size_or_none, of_class(value, DeviceSpace)))
+    return None if value is None else DeviceSpace(*map(size_or_none, of_type(value, DeviceSpace)))
 
 
 def graph(value: Any) -> Autograd | None:
     """Accept the size of a graph, or None."""
     if value is None:
         return None
-    size = of_class(value, Autograd)
+    size = of_type(value, Autograd)
     return Autograd(size_of(size.nodes), size_of(size.saved_tensors), size_of(size.saved_bytes), cut=size.cut is True)
 
 
@@ -192,16 +165,13 @@ def blocks(value: Any) -> tuple[Contribution, ...] | None:
     """Accept the blocks that a device's allocator lent, or None."""
     if value is None:
         return None
-    parts = [of_class(part, Contribution) for part in value]
-    return tuple(
-        Contribution(
-            clean(part.text),
-            size_of(part.bytes),
-            size_of(part.count),
-            part.created if type(part.created) is Origin else None,
-        )
-        for part in parts
-    )
+    return tuple(map(_block, value))
+
+
+def _block(value: Any) -> Contribution:
+    part = of_type(value, Contribution)
+    created = part.created if type(part.created) is Origin else None
+    return Contribution(clean(part.text), size_of(part.bytes), size_of(part.count), created)
 
 
 def ids(value: Any) -> set[int]:
@@ -216,5 +186,5 @@ def lists(value: Any) -> list[list[Any]]:
 
 def links(value: Any) -> list[Link]:
     """Accept references from parents to children."""
-    found = [of_class(link, Link) for link in value]
+    found = [of_type(link, Link) for link in value]
     return [Link(link.parent, link.child, None if link.edge is None else clean(link.edge)) for link in found]

@@ -77,6 +77,19 @@ def asked(
     return ask
 
 
+def _of_all(member: str, of_one: str) -> Callable[..., list[Any]]:
+    """Return a method that asks for all arrays at once; one by one, behind guards, where that fails or it is not the plugin's."""
+
+    def ask(self: GuardedArrays, arrays: Sequence[object]) -> list[Any]:
+        with contextlib.suppress(Exception):
+            if self.is_ours:
+                found: list[Any] = getattr(self._asked, member)(arrays)
+                return found
+        return list(map(getattr(self, of_one), arrays))
+
+    return ask
+
+
 class GuardedArrays(Guarded, ArrayFramework):
     """One framework's arrays behind guards."""
 
@@ -86,7 +99,7 @@ class GuardedArrays(Guarded, ArrayFramework):
         super().__init__(framework, guard)
         self.name = name
         # The plugin's own adapters return right values or raise, and their handles never raise: no check needed.
-        self._is_ours = type(framework).__module__.startswith(f"{__package__}.")
+        self.is_ours = type(framework).__module__.startswith(f"{__package__}.")
 
     array_type = asked("array_type", answers.class_of_arrays, NoneType)
     storage_users = asked("storage_users", answers.whole_or_none, NoneType)
@@ -109,36 +122,17 @@ class GuardedArrays(Guarded, ArrayFramework):
 
     def memory(self, array: object) -> MemoryRange | None:
         """Return where the array's memory is; None unless it is an array of the plugin's own frameworks."""
-        if not self._is_ours:
+        if not self.is_ours:
             return None
         with contextlib.suppress(Exception):
             found: MemoryRange | None = self._asked.memory(array)
             return found
         return None
 
-    def storage_many(self, arrays: Sequence[object]) -> list[int]:
-        """Return the storage key of each array."""
-        return self._of_all("storage_many", self.storage, arrays)
-
-    def read_many(self, arrays: Sequence[object]) -> list[ArrayReading | None]:
-        """Return the metadata of each array."""
-        return self._of_all("read_many", self.read, arrays)
-
-    def hold_many(self, arrays: Sequence[object]) -> list[StorageHandle]:
-        """Return a handle for each array."""
-        return self._of_all("hold_many", self.hold, arrays)
-
-    def memory_many(self, arrays: Sequence[object]) -> list[MemoryRange | None]:
-        """Return for each array what `memory` returns."""
-        return self._of_all("memory_many", self.memory, arrays)
-
-    def _of_all(self, member: str, of_one: Callable[[object], _T], arrays: Sequence[object]) -> list[_T]:
-        """Ask for all at once; array by array, behind guards, where that fails or the framework is not the plugin's."""
-        with contextlib.suppress(Exception):
-            if self._is_ours:
-                found: list[_T] = getattr(self._asked, member)(arrays)
-                return found
-        return [of_one(array) for array in arrays]
+    storage_many = _of_all("storage_many", "storage")
+    read_many = _of_all("read_many", "read")
+    hold_many = _of_all("hold_many", "hold")
+    memory_many = _of_all("memory_many", "memory")
 
     @contextlib.contextmanager
     def trace_origins(self, is_user_file: Callable[[str], bool]) -> Iterator[OriginLog]:

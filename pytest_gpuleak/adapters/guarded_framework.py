@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from functools import partial
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pytest_gpuleak.adapters import answers
 from pytest_gpuleak.adapters.answers import WrongAnswer, complete
@@ -15,7 +16,7 @@ from pytest_gpuleak.adapters.protocol import Framework, NativeObjects, Reference
 from pytest_gpuleak.heap.classes import is_kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from pytest_gpuleak.adapters.guarded import GuardMaker
@@ -23,20 +24,9 @@ if TYPE_CHECKING:
     from pytest_gpuleak.heap.budget import Budget
     from pytest_gpuleak.model.findings import Contribution
 
-_OWN: Final = (
-    "free_workspaces",
-    "peak_recorder",
-    "counted_on_host",
-    "block_recorder",
-    "pool_growth",
-    "node_count",
-    "counts_programs",
-    "program_instructions",
-    "library_states",
-    "setup_lines",
-    "watch_first_use",
-)
-MEMBERS: Final = tuple(name for name in vars(Framework) if not (name.startswith("_") or name in _OWN))
+_T = TypeVar("_T")
+
+MEMBERS: Final = tuple(name for name in vars(Framework) if not name.startswith("_"))
 DEVICE_MEMBERS: Final = ("read", "used", "begin_peaks", "stop")
 FINDER_MEMBERS: Final = ("owner_counter", "take_census", "held_alone", "may_close_rings", "root_of")
 
@@ -107,13 +97,11 @@ class GuardedFramework(Guarded, Framework):
 
     def settle_steps(self) -> list[SettleStep]:
         """Return the guarded settle steps; none where the framework fails."""
-        return self._ask(
-            "settle_steps", lambda steps: [_GuardedStep(one, self.name, self._guard) for one in steps], list
-        )
+        return self._ask("settle_steps", self._of_each(lambda step: _GuardedStep(step, self.name, self._guard)), list)
 
     def reference_finders(self) -> list[ReferenceFinder]:
         """Return the guarded reference finders; none where the framework fails."""
-        return self._ask("reference_finders", lambda found: [_GuardedFinder(one, self._guard) for one in found], list)
+        return self._ask("reference_finders", self._of_each(lambda finder: _GuardedFinder(finder, self._guard)), list)
 
     def allocation_history(self) -> AllocationHistory | None:
         """Return the guarded recorder; None where the framework fails."""
@@ -135,21 +123,20 @@ class GuardedFramework(Guarded, Framework):
 
     def keep_states(self) -> list[Restore]:
         """Note the framework's states; return the guarded functions that restore them."""
-        return self._ask("keep_states", self._guarded_restores("keep_states"), list)
+        return self._ask("keep_states", self._of_each(lambda one: partial(self._restore, "keep_states", one)), list)
 
     def keep_values(self, roots: Callable[[], Mapping[str, object]]) -> list[Restore]:
         """Note the content of models that tests share; return the guarded functions that restore it."""
-        return self._ask("keep_values", self._guarded_restores("keep_values"), list, roots)
+        guarded: Callable[[Any], list[Restore]] = self._of_each(lambda one: partial(self._restore, "keep_values", one))
+        return self._ask("keep_values", guarded, list, roots)
 
-    def _guarded_restores(self, member: str) -> Callable[[Sequence[Restore]], list[Restore]]:
-        def guarded(restore: Restore) -> Restore:
-            def put_back() -> None:
-                with self._guard(member):
-                    restore()
+    def _restore(self, member: str, restore: Restore) -> None:
+        with self._guard(member):
+            restore()
 
-            return put_back
-
-        return lambda restores: list(map(guarded, restores))
+    @staticmethod
+    def _of_each(guarded: Callable[[Any], _T]) -> Callable[[Any], list[_T]]:
+        return lambda found: list(map(guarded, found))
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
@@ -176,55 +163,50 @@ class _GuardedDevices(DeviceProbe):
         self._devices = devices
 
     def read(self) -> dict[str, DeviceReading]:
-        with _ordinary_errors():
-            found = answers.device_readings(self._devices.read())
-            self.idle = getattr(self._devices, "idle", False) is True
-            absent: Mapping[object, object] = getattr(self._devices, "absent", {})
-            self.absent = {answers.device_name(device): answers.clean(why) for device, why in absent.items()}
+        found = answers.device_readings(_ordinarily(self._devices.read))
+        self.idle = getattr(self._devices, "idle", False) is True
+        absent: Mapping[object, object] = getattr(self._devices, "absent", {})
+        self.absent = {answers.device_name(device): answers.clean(why) for device, why in absent.items()}
         return found
 
     def used(self, device: str) -> int | None:
-        with _ordinary_errors():
-            return answers.size_or_none(self._devices.used(device))
+        return answers.size_or_none(_ordinarily(lambda: self._devices.used(device)))
 
     def begin_peaks(self) -> None:
-        with _ordinary_errors():
-            self._devices.begin_peaks()
+        _ordinarily(self._devices.begin_peaks)
 
     def stop(self) -> None:
-        with _ordinary_errors():
-            self._devices.stop()
+        _ordinarily(self._devices.stop)
 
 
-class _GuardedStep:
+class _GuardedStep(Guarded):
     def __init__(self, step: SettleStep, name: str, guard: GuardMaker) -> None:
+        super().__init__(step, guard)
         self.collects = bool(step.collects)
         self.what = f"a settle step of the framework {name!r}"
-        self._step = step
-        self._guard = guard
 
     def steps(self) -> Iterator[None]:
         """Run the step, `MAX_STEPS` yields at most. Raises StoppedError where the caller's limit ended it."""
-        steps: Iterator[None] | None = None
+        steps: Iterator[None] = iter(())
         with self._guard("settle_steps"):
-            steps = iter(self._step.steps())
-        if steps is None:
-            return
+            steps = iter(self._asked.steps())
         for _ in range(MAX_STEPS):
-            stopped: StoppedError | None = None
-            ended = True
-            with self._guard("settle_steps"):
-                try:
-                    ended = next(steps, _END) is _END
-                except StoppedError as error:
-                    stopped = error
-            if stopped is not None:
-                raise stopped
-            if ended:
+            if self._have_ended(steps):
                 return
             yield
         with self._guard("settle_steps"):
             raise WrongAnswer(f"yields more than {MAX_STEPS} steps")
+
+    def _have_ended(self, steps: Iterator[None]) -> bool:
+        stopped: StoppedError | None = None
+        with self._guard("settle_steps"):
+            try:
+                return next(steps, _END) is _END
+            except StoppedError as error:
+                stopped = error
+        if stopped is not None:
+            raise stopped
+        return True
 
 
 class _GuardedHistory(Guarded):
@@ -291,11 +273,10 @@ class _GuardedNatives(Guarded, NativeObjects):
     links = asked("links", answers.links, list)
 
 
-@contextlib.contextmanager
-def _ordinary_errors() -> Iterator[None]:
+def _ordinarily(call: Callable[[], _T]) -> _T:
     """Turn `pytest.skip` and the like, which would end the current test, into an ordinary WrongAnswer."""
     try:
-        yield
+        return call()
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:  # noqa: BLE001 - `pytest.skip` raises a BaseException
