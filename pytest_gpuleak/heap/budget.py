@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pytest_gpuleak.heap.long_work import WORK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_T = TypeVar("_T")
 
 _TELL_EVERY: Final = 16_384
 """Steps between two times that work which takes long is asked to say so."""
@@ -35,6 +41,10 @@ class Budget:
             self._silent = 0
             WORK.tell_if_due()
         return self.left <= 0
+
+    def affordable(self, items: Iterable[_T], steps: int) -> Iterator[_T]:
+        """Return the items, each of which costs some steps, until none is left. It keeps no reference to an item."""
+        return takewhile(lambda _: not self.worked(steps), items)
 
     @property
     def spent(self) -> bool:

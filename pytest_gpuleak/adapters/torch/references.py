@@ -6,8 +6,10 @@ live objects are asked, cheapest first. Edges are valid code: ``.grad_fn.next_fu
 
 from __future__ import annotations
 
+import dataclasses
+from contextlib import suppress
 from itertools import compress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.protocol import UNTOLD
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
@@ -85,46 +87,41 @@ class LiveTorchObjects:
         budget: Budget,
     ) -> list[Link]:
         """Find the references to `wanted`; none while other threads run backward passes (see `backward_pass`)."""
-        return self._find(_Finder(self, _Wanted(wanted, unheld, known), budget)) if wanted else []
+        return self._find(_Finder(self, wanted, budget, unheld, known)) if wanted else []
 
     def every_link(self, wanted: Mapping[int, object], budget: Budget) -> list[Link]:
         """Like `links`, and walk the graphs in any case: a view refers to its base, and so does its graph."""
-        return self._find(_Finder(self, _Wanted(wanted, every=True), budget)) if wanted else []
+        return self._find(_Finder(self, wanted, budget, every=True)) if wanted else []
 
     def _find(self, finder: _Finder) -> list[Link]:
         with self.access.quiet(), no_backward_running() as resting:
             return finder.links() if resting else []
 
 
-class _Wanted(NamedTuple):
-    """What references are searched for: see `NativeObjects.links`, and `every_link` for `every`."""
+@dataclasses.dataclass(eq=False, repr=False)
+class _Finder:
+    """Searches for references to `wanted`: see `NativeObjects.links`, and `every_link` for `every`."""
 
-    objects: Mapping[int, object]
+    census: LiveTorchObjects
+    wanted: Mapping[int, object]
+    budget: Budget
     unheld: Collection[int] = ()
     known: Collection[tuple[int, int]] = ()
     every: bool = False
 
-
-class _Finder:
-    def __init__(self, census: LiveTorchObjects, wanted: _Wanted, budget: Budget) -> None:
-        self._census = census
-        self._every = wanted.every
-        self._access = census.access
-        self._wanted = wanted.objects
-        self._unheld = wanted.unheld
-        self._known = wanted.known
-        self._budget = budget
+    def __post_init__(self) -> None:
+        self._access = self.census.access
         self._links: list[Link] = []
-        self._missing = set(wanted.objects)
+        self._missing = set(self.wanted)
         self._counts: dict[int, int] = {}
 
     def links(self) -> list[Link]:
-        census = self._census
-        held = self._held(census)
+        census = self.census
+        held = self._held()
         self._bases_and_gradients(census.tensors)
         self._inside(census.tensors)
         self._hooks(census.tensors)
-        if self._missing or self._every:
+        if self._missing or self.every:
             self._graphs([(tensor, "") for tensor in held], [node for node in census.nodes if self._is_held(node)])
         if self._missing:
             self._scripted(census.scripts)
@@ -132,32 +129,34 @@ class _Finder:
             self._programs()
         if not self._links:
             # An object without Python references may keep itself alive: a parameter whose gradient's graph leads back.
-            unheld = (value for node, value in self._wanted.items() if node in self._unheld)
+            unheld = (value for node, value in self.wanted.items() if node in self.unheld)
             alone = list(filter(self._access.is_tensor, unheld))
-            origins = self._gradients([*alone, *held]) + [(tensor, "") for tensor in alone]
+            origins = [(tensor, ".grad") for tensor in self._affordable([*alone, *held]) if self._has_gradient(tensor)]
+            origins += [(tensor, "") for tensor in alone]
             # Tensors first: a node that was read before has a Python object, and would hide the edge that closes the ring.
-            for nodes in ((), [node for node in census.nodes if id(node) not in self._wanted], census.nodes):
+            for nodes in ((), [node for node in census.nodes if id(node) not in self.wanted], census.nodes):
                 if not self._links:
                     self._graphs(origins, nodes)
         return self._links
 
-    def _held(self, census: LiveTorchObjects) -> list[Any]:
+    def _affordable(self, tensors: Sequence[Any]) -> Iterator[Any]:
+        return self.budget.affordable(tensors, _STEPS_A_READ)
+
+    def _held(self) -> list[Any]:
         held: list[Any] = []
-        for tensor in census.tensors:
-            if self._budget.worked(_STEPS_A_READ):
-                break
+        for tensor in self._affordable(self.census.tensors):
             shared = self._access.read(tensor, "_use_count")
-            if id(tensor) not in self._unheld and getrefcount(tensor) > LOOKUP_REFERENCES + (shared != 1):
+            if id(tensor) not in self.unheld and getrefcount(tensor) > LOOKUP_REFERENCES + (shared != 1):
                 held.append(tensor)
         return held
 
     def _is_held(self, node: Any) -> bool:
         # More: the caller's variable, unless it lends its reference to the parameter, and perhaps the graph.
-        return id(node) not in self._unheld and getrefcount(node) > LOOKUP_REFERENCES + (not LENDS_ARGUMENTS) + 1
+        return id(node) not in self.unheld and getrefcount(node) > LOOKUP_REFERENCES + (not LENDS_ARGUMENTS) + 1
 
     def _note(self, parent: Any, child: Any, edge: str) -> None:
         count = self._counts.get(id(child), 0)
-        if edge and (id(parent), id(child)) not in self._known and count < MAX_LINKS:
+        if edge and (id(parent), id(child)) not in self.known and count < MAX_LINKS:
             self._counts[id(child)] = count + 1
             self._links.append(Link(parent, child, edge))
             self._missing.discard(id(child))
@@ -167,7 +166,7 @@ class _Finder:
         access = self._access
         storages: set[int | None] = set()
         shapes: set[tuple[int, ...]] = set()
-        for value in self._wanted.values():
+        for value in self.wanted.values():
             if access.is_tensor(value):
                 storages.add(access.storage(value))
                 shapes.add(self._shape(value))
@@ -176,27 +175,23 @@ class _Finder:
         # A sparse tensor has no storage, and what its `values()` returns is a view with another one.
         has_sparse = None in storages
         storages.discard(None)
-        for tensor in tensors:
-            if self._budget.worked(_STEPS_A_READ):
-                return
+        for tensor in self._affordable(tensors):
             if (has_sparse or access.storage(tensor) in storages) and access.read(tensor, "_is_view"):
                 base = access.read(tensor, "_base")
-                if id(base) in self._wanted:
+                if id(base) in self.wanted:
                     self._note(tensor, base, "._base")
             if self._shape(tensor) in shapes and self._access.may_have_gradient(tensor):
                 gradient = access.read(tensor, "grad")
-                if id(gradient) in self._wanted:
+                if id(gradient) in self.wanted:
                     self._note(tensor, gradient, ".grad")
 
     def _inside(self, tensors: Sequence[Any]) -> None:
         """Note what a tensor is made of (`TorchAccess.inside`)."""
-        if not any(map(self._access.is_tensor, self._wanted.values())):
+        if not any(map(self._access.is_tensor, self.wanted.values())):
             return
-        for tensor in tensors:
-            if self._budget.worked(_STEPS_A_READ):
-                return
+        for tensor in self._affordable(tensors):
             for part in self._access.inside(tensor):
-                if id(part.value) in self._wanted:
+                if id(part.value) in self.wanted:
                     self._note(tensor, part.value, part.edge)
 
     def _hooks(self, tensors: Sequence[Any]) -> None:
@@ -205,13 +200,11 @@ class _Finder:
         C++ refers to their dict a second time, unlike that of other hooks unseen by the collector: a hook that leads to
         its tensor is never freed (torch/csrc/autograd/python_variable.cpp, THPVariable_subclass_traverse).
         """
-        if not any(map(is_hook_dict, self._wanted.values())):
+        if not any(map(is_hook_dict, self.wanted.values())):
             return
-        for tensor in tensors:
-            if self._budget.worked(_STEPS_A_READ):
-                return
+        for tensor in self._affordable(tensors):
             hooks = self._access.read(tensor, _LEAF_HOOKS)
-            if hooks is not None and id(hooks) in self._wanted:
+            if hooks is not None and id(hooks) in self.wanted:
                 self._note(tensor, hooks, f".{_LEAF_HOOKS}")
 
     def _shape(self, tensor: Any) -> tuple[int, ...]:
@@ -220,9 +213,9 @@ class _Finder:
 
     def _graphs(self, origins: Sequence[tuple[Any, str]], nodes: Sequence[Any]) -> None:
         access = self._access
-        walk = GraphWalk(access, self._budget)
+        walk = GraphWalk(access, self.budget)
         for owner, edge in origins:
-            if walk.full or self._budget.spent:
+            if walk.full or self.budget.spent:
                 break
             tensor = owner if not edge else access.read(owner, edge[1:])
             node = None if tensor is None or access.read(tensor, "is_leaf") else access.grad_fn(tensor)
@@ -233,13 +226,13 @@ class _Finder:
                 break
             walk.start(node, node, "")
         hooks = NodeHooks(access)
-        with hooks.reading(any(map(is_hook_dict, self._wanted.values()))):
+        with hooks.reading(any(map(is_hook_dict, self.wanted.values()))):
             for node in walk.walk():
                 for value, edge in self._kept_by(node, hooks):
-                    if id(value) in self._wanted:
+                    if id(value) in self.wanted:
                         owner, route = walk.route(node)
                         self._note(owner, value, route + edge)
-                if not (self._missing or self._every):
+                if not (self._missing or self.every):
                     return
 
     def _kept_by(self, node: Any, hooks: NodeHooks) -> Iterator[tuple[Any, str]]:
@@ -254,60 +247,39 @@ class _Finder:
                 yield self._access.read(saved.value, "_base"), f"{saved.edge}._base"
         yield from hooks.of(node)
 
-    def _gradients(self, tensors: Sequence[Any]) -> list[tuple[Any, str]]:
-        found: list[tuple[Any, str]] = []
-        for tensor in tensors:
-            if self._budget.worked(_STEPS_A_READ):
-                break
-            if self._access.read(tensor, "requires_grad") and self._access.may_have_gradient(tensor):
-                found.append((tensor, ".grad"))
-        return found
+    def _has_gradient(self, tensor: Any) -> bool:
+        return bool(self._access.read(tensor, "requires_grad")) and self._access.may_have_gradient(tensor)
 
     def _scripted(self, modules: Sequence[Any]) -> None:
-        """Note parameters and buffers that scripted modules' C++ side holds (torch/jit/_script.py)."""
+        """Note what scripted modules' C++ side holds."""
         for module in modules:
-            namespace = safe_access.instance_dict(module)
-            scripted = None if namespace is None else dict.get(namespace, "_c")
-            for kind in ("ParameterDict", "BufferDict"):
-                view = torch_class("torch._C", kind)
-                if scripted is None or view is None or self._budget.spent:
-                    return
-                try:
-                    pairs = view(scripted).items()
-                except Exception:  # noqa: BLE001 - a partly constructed module
-                    continue
-                for name, tensor in pairs:
-                    if id(tensor) in self._wanted:
-                        self._note(module, tensor, f".{name}")
-            self._traced_inputs(module, scripted)
-
-    def _traced_inputs(self, module: Any, scripted: Any) -> None:
-        """Note the example inputs, which `torch.jit.trace` keeps with what it has made."""
-        try:
-            inputs = scripted._retrieve_traced_inputs()
-            for name, values in inputs.items():
-                for index, value in enumerate(values):
-                    if id(value) in self._wanted:
-                        self._note(module, value, f"._c._retrieve_traced_inputs()[{name!r}][{index}]")
-        except Exception:  # noqa: BLE001 - an older torch, or a partly constructed module
-            return
+            scripted = dict.get(safe_access.instance_dict(module) or {}, "_c")
+            if scripted is not None and not self.budget.spent:
+                with suppress(Exception):  # an older torch, or a partly constructed module
+                    for value, edge in _parts_of_scripted(scripted):
+                        if id(value) in self.wanted:
+                            self._note(module, value, edge)
 
     def _programs(self) -> None:
         """Note the constants of TorchScript's programs."""
-        shapes = {
-            self._shape(value)
-            for key, value in self._wanted.items()
-            if key in self._missing and self._access.is_tensor(value)
-        }
+        missing = (value for key, value in self.wanted.items() if key in self._missing)
+        shapes = {self._shape(value) for value in missing if self._access.is_tensor(value)}
         unit = compilation_unit() if shapes else None
-        if unit is None:
-            return
-        try:
-            for tensor, edge in constants(unit, shapes, self._budget):
-                if id(tensor) in self._wanted:
-                    self._note(unit, tensor, edge)
-        except Exception:  # noqa: BLE001 - an older torch whose programs read otherwise: none is named
-            return
+        if unit is not None:
+            with suppress(Exception):  # an older torch whose programs read otherwise: none is named
+                for tensor, edge in constants(unit, shapes, self.budget):
+                    if id(tensor) in self.wanted:
+                        self._note(unit, tensor, edge)
+
+
+def _parts_of_scripted(scripted: Any) -> Iterator[tuple[Any, str]]:
+    """Yield parameters and buffers (torch/jit/_script.py), and the example inputs, which `torch.jit.trace` keeps."""
+    for kind in ("ParameterDict", "BufferDict"):
+        view: Any = torch_class("torch._C", kind)
+        yield from ((tensor, f".{name}") for name, tensor in view(scripted).items())
+    for name, values in scripted._retrieve_traced_inputs().items():
+        for index, value in enumerate(values):
+            yield value, f"._c._retrieve_traced_inputs()[{name!r}][{index}]"
 
 
 class TorchReferences:

@@ -34,9 +34,7 @@ def constants(unit: Any, shapes: Collection[tuple[int, ...]], budget: Budget) ->
 
     A constant of another shape is not read: that would give it a Python object for as long as it lives.
     """
-    for program in unit.get_functions():
-        if budget.worked(_STEPS_A_PROGRAM):
-            return
+    for program in budget.affordable(unit.get_functions(), _STEPS_A_PROGRAM):
         read = f".find_function({program.qualified_name!r}).graph.findAllNodes({_NODES!r})"
         for index, node in enumerate(program.graph.findAllNodes(_NODES)):
             if node.hasAttribute("value") and node.kindOf("value") == "t":

@@ -44,9 +44,8 @@ def reveal(devices: set[str]) -> dict[str, list[object] | None]:
 
 
 def _gradients(access: TorchAccess, tensors: list[Any], budget: Budget) -> Iterator[Any]:
-    for tensor in tensors:
-        if budget.worked(_STEPS_A_TENSOR):
-            return  # other threads must not be blocked for longer: see `adapters.torch.backward_pass`
+    # Other threads must not be blocked for longer: see `adapters.torch.backward_pass`.
+    for tensor in budget.affordable(tensors, _STEPS_A_TENSOR):
         gradient = access.read(tensor, "grad") if access.may_have_gradient(tensor) else None
         if gradient is not None and access.is_tensor(gradient):
             yield gradient
