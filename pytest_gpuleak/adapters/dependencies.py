@@ -55,14 +55,21 @@ def is_installed(module: object) -> bool:
 
 @contextlib.contextmanager
 def _out_of_the_way(package: str) -> Iterator[None]:
-    before = _entries(package)
-    for name in before:
-        sys.modules.pop(name, None)
-    try:
+    with entries_restored(package) as before:
+        for name in before:
+            sys.modules.pop(name, None)
         yield
+
+
+@contextlib.contextmanager
+def entries_restored(package: str) -> Iterator[dict[str, Any]]:
+    """Restore a package's entries in `sys.modules` after the context, which is given them."""
+    before = _entries(package)
+    try:
+        yield before
     finally:
-        for name in _entries(package):
-            del sys.modules[name]
+        for name in _entries(package).keys() - before.keys():
+            sys.modules.pop(name, None)
         sys.modules.update(before)
 
 
@@ -70,5 +77,5 @@ def _entries(package: str) -> dict[str, Any]:
     return {
         name: module
         for name, module in list(dict.items(sys.modules))
-        if name == package or name.startswith(f"{package}.")
+        if type(name) is str and (name == package or name.startswith(f"{package}."))
     }

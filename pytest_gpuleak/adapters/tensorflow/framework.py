@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.adapters.late_arrays import LateArrays
 from pytest_gpuleak.adapters.late_devices import LateDevices
 from pytest_gpuleak.adapters.protocol import Framework
-from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, LOOKUP, OPS, eager_context, loaded_names
+from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, OPS, TENSORS, eager_context, loaded_names
 from pytest_gpuleak.adapters.tensorflow.traces import count_traces, traced_functions
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class TensorFlowArrays(LateArrays):
 
     def array_type(self) -> type | None:
         """Return the class of eager tensors; None until TensorFlow is imported."""
-        return LOOKUP.tensor_class()
+        return TENSORS.get()
 
     def trace_origins(self, is_user_file: Callable[[str], bool]) -> AbstractContextManager[OriginLog]:
         """Note creating lines by a callback of each eager operation."""
@@ -100,7 +100,7 @@ class TensorFlowFramework(Framework):
 
     def keep_states(self) -> Sequence[Restore]:
         """Note the seeds, the global generator and Keras's counters of names; return functions that restore them."""
-        if LOOKUP.tensor_class() is None:
+        if TENSORS.get() is None:
             return ()
         from pytest_gpuleak.adapters.tensorflow.states import keep_states
 

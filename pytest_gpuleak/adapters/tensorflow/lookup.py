@@ -1,18 +1,12 @@
-"""Find the process's TensorFlow in `sys.modules` without importing it, whatever tests put there.
-
-The class of eager tensors is held weakly: TensorFlow's C++ side keeps it (`TFE_Py_InitEagerTensor`, pywrap_tensor.cc).
-"""
+"""Find the process's TensorFlow in `sys.modules` without importing it, whatever tests put there."""
 
 from __future__ import annotations
 
-import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pytest_gpuleak.adapters.late_class import LateClass
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.classes import is_kind_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 OPS = "tensorflow.python.framework.ops"
 """The module that has the class of eager tensors; the public name `tensorflow` is bound later."""
@@ -22,23 +16,12 @@ NEEDED = ("_id", "_shape_tuple", "_datatype_enum", "_handle_data", "device")
 """What the class of eager tensors has in C: a class without it is a stand-in, or of an unknown version."""
 
 
-class TensorFlowLookup:
-    """Remembers the class of eager tensors, since a test may take TensorFlow out of `sys.modules`."""
-
-    def __init__(self) -> None:
-        self._known: Callable[[], type | None] = lambda: None
-
-    def tensor_class(self) -> type | None:
-        """Return the class of eager tensors; None until TensorFlow is imported so far that tensors can exist."""
-        found, known = safe_access.loaded(OPS, "EagerTensor"), self._known()
-        if found is known or not _is_tensor_class(found):
-            return known
-        self._known = weakref.ref(found)
-        return self._known()
+def _is_tensor_class(found: type) -> bool:
+    return all(name in safe_access.class_dict(found) for name in NEEDED)
 
 
-LOOKUP = TensorFlowLookup()
-"""The only lookup: a process has one TensorFlow."""
+TENSORS = LateClass(OPS, "EagerTensor", accepts=_is_tensor_class)
+"""The class of eager tensors; none until TensorFlow is imported so far that tensors can exist. Its C++ side keeps it."""
 
 
 def loaded_names(module: str) -> dict[str, Any]:
@@ -65,10 +48,3 @@ def memory_info(context: Any, device: str) -> dict[str, Any]:
     ask = loaded_names("tensorflow.python.pywrap_tfe")["TFE_GetMemoryInfo"]
     found: dict[str, Any] = ask(vars(context)["_context_handle"], device)
     return found
-
-
-def _is_tensor_class(found: object) -> bool:
-    if not is_kind_of(type(found), type):
-        return False
-    names = safe_access.class_dict(found)  # type: ignore[arg-type]
-    return all(name in names for name in NEEDED)

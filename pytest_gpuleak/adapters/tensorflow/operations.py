@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.tensorflow.lookup import LOOKUP, eager_context, loaded_names
+from pytest_gpuleak.adapters.tensorflow.lookup import TENSORS, eager_context, loaded_names
 from pytest_gpuleak.adapters.tensorflow.reading import storage
 from pytest_gpuleak.heap.threads import started_threads
 
@@ -91,7 +91,7 @@ def _noted_constants(table: OriginTable) -> Iterator[None]:
 def _note(table: OriginTable, given: Any, made: Any) -> None:
     # A creating line is only evidence: without it the user's re-run must not fail.
     with contextlib.suppress(Exception):
-        cls = LOOKUP.tensor_class()
+        cls = TENSORS.get()
         known = {storage(array) for array in given or () if type(array) is cls}
         for array in made or ():
             if type(array) is cls:

@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpuleak.adapters.late_arrays import ArrayHandle
-from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, LOOKUP, eager_context, loaded_names
+from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, TENSORS, eager_context, loaded_names
 from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _join(
 
 
 def _facts(array: Any) -> _Facts | None:
-    cls: Any = LOOKUP.tensor_class()
+    cls: Any = TENSORS.get()
     kind = int(cls._datatype_enum(array))
     if kind == VARIANT:
         return None
@@ -163,7 +163,7 @@ def _address(array: object, facts: _Facts) -> int | None:
     """Return where a tensor's numbers are; None unless they are plain numbers on the host, which costs no copy."""
     if facts.kind in (RESOURCE, STRING) or facts.device != HOST:
         return None
-    cls: Any = LOOKUP.tensor_class()
+    cls: Any = TENSORS.get()
     return _address_of(cls._numpy_internal(array))
 
 
@@ -172,7 +172,7 @@ def _address_of(numbers: Any) -> int | None:
 
 
 def _address_of_value(handle: object, dtype: str) -> int | None:
-    cls: Any = LOOKUP.tensor_class()
+    cls: Any = TENSORS.get()
     try:
         value = _value_of(handle, dtype)
         return None if value is None else _address_of(cls._numpy_internal(value))
@@ -181,7 +181,7 @@ def _address_of_value(handle: object, dtype: str) -> int | None:
 
 
 def _shape_of_value(handle: object, elements: ElementType) -> tuple[int, ...] | None:
-    cls: Any = LOOKUP.tensor_class()
+    cls: Any = TENSORS.get()
     try:
         value = _value_of(handle, elements.name)
         return None if value is None else tuple(cls._shape_tuple(value))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.adapters.tensorflow.lookup import LOOKUP, loaded_names
+from pytest_gpuleak.adapters.tensorflow.lookup import TENSORS, loaded_names
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.hidden_references import Link, visible_objects
 from pytest_gpuleak.heap.referrers import get_referents
@@ -27,7 +27,7 @@ class TapeRecords:
     def find(self, orphans: Sequence[object], extra: Sequence[object], budget: Budget) -> list[Link]:
         """Return the links from tapes to the wanted objects; none without TensorFlow."""
         tape_class = loaded_names(_BACKPROP).get("GradientTape")
-        tensor_class = LOOKUP.tensor_class()
+        tensor_class = TENSORS.get()
         if tensor_class is None or not safe_access.is_a(tape_class, type):
             return []
         wanted = [value for value in orphans if type(value) is tensor_class or _has_tensors(value, tensor_class)]

@@ -11,7 +11,8 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.heap.classes import class_lines, direct_subclasses, is_kind_of, read_module, read_name
+from pytest_gpuleak.heap.classes import class_lines, direct_subclasses, is_kind_of, read_name
+from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.safe_access import class_dict
 
 if TYPE_CHECKING:
@@ -55,17 +56,12 @@ class TorchLookup:
         """Find a torch that was imported and removed again: its folder stays in `sys.path_importer_cache`."""
         if len(sys.path_importer_cache) == self.folders:
             return
-        folders = list(sys.path_importer_cache)
-        self.folders = len(folders)
-        if not any(type(folder) is str and folder.endswith(("/torch", "\\torch")) for folder in folders):
-            return
-        for kind in direct_subclasses(object):
-            if read_name(kind) == "TensorBase" and read_module(kind) == "torch._C":
-                for tensor in direct_subclasses(kind):
-                    module = _torch_of(tensor)
-                    if module is not None:
-                        self._take(module)
-                        return
+        self.folders = len(sys.path_importer_cache)
+        base = extension_class("torch._C", "TensorBase")
+        found = (_torch_of(tensor) for tensor in direct_subclasses(base)) if base is not None else ()
+        module = next(filter(None, found), None)
+        if module is not None:
+            self._take(module)
 
     def _why_broken(self) -> str:
         """Return why torch is broken: C++ initialised twice. An import that stops before that does no harm."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_gpuleak.adapters.late_class import LateClass
 from pytest_gpuleak.adapters.tensorflow import lookup, reading
 from pytest_gpuleak.adapters.tensorflow.devices import TensorFlowDevices, background_steps
 from pytest_gpuleak.adapters.tensorflow.framework import TensorFlowArrays, TensorFlowFramework
@@ -57,10 +58,10 @@ class Context:
 def no_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] in ("tensorflow", "keras")]:
         monkeypatch.delitem(sys.modules, name)
-    fresh = lookup.TensorFlowLookup()
+    fresh = LateClass(lookup.OPS, "EagerTensor", accepts=lookup._is_tensor_class)
     importers = (sys.modules[kind.__module__] for kind in (TensorFlowArrays, TensorFlowFramework))
     for module in (lookup, reading, *importers):
-        monkeypatch.setattr(module, "LOOKUP", fresh)
+        monkeypatch.setattr(module, "TENSORS", fresh)
 
 
 def stand(monkeypatch: pytest.MonkeyPatch, name: str, **members: Any) -> ModuleType:
@@ -111,18 +112,6 @@ def test_tensors_are_known_while_their_module_is_away(monkeypatch: pytest.Monkey
     assert TensorFlowArrays().array_type() is EagerTensor
     monkeypatch.delitem(sys.modules, lookup.OPS)
     assert TensorFlowArrays().array_type() is EagerTensor
-
-
-def test_a_second_class_takes_the_place_of_the_first_which_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    def one() -> type:
-        return type("EagerTensor", (EagerTensor,), dict(vars(EagerTensor)))
-
-    ops = stand(monkeypatch, lookup.OPS, EagerTensor=one())
-    first = weakref.ref(TensorFlowArrays().array_type())
-    second = vars(ops)["EagerTensor"] = one()
-    assert TensorFlowArrays().array_type() is second
-    gc.collect()
-    assert first() is None
 
 
 def test_a_tensor_that_cannot_be_read_owns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
