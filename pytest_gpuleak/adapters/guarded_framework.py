@@ -65,11 +65,10 @@ class GuardedFramework(Guarded, Framework):
 
         self.arrays = guard_arrays(complete(framework.arrays, METHODS))
         self.storages, self.tracers = guarded(framework.storages), guarded(framework.tracers)
-        self._devices: DeviceProbe | None = None
         with guard("devices"):
             devices = framework.devices
             if devices is not None:
-                self._devices = _GuardedDevices(complete(devices, DEVICE_MEMBERS, WrongAnswer), name)
+                self.devices = _GuardedDevices(complete(devices, DEVICE_MEMBERS, WrongAnswer), name)
 
     device_space = asked("device_space", answers.space, NoneType)
     release_cache = asked("release_cache", lambda kinds: list(map(answers.text_of, kinds)), list)
@@ -77,11 +76,6 @@ class GuardedFramework(Guarded, Framework):
     program_count = asked("program_count", answers.size_of, int)
     graph_size = asked("graph_size", answers.graph, NoneType)
     is_distributed = asked("is_distributed", answers.truth, bool)
-
-    @property
-    def devices(self) -> DeviceProbe | None:
-        """Return the device probe that the framework had when it was added."""
-        return self._devices
 
     @property
     def broken(self) -> str:

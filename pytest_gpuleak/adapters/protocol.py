@@ -293,6 +293,7 @@ class Framework(Protocol):
             shares the memory, `read` returns None and `storage_users` more than 1: they do not count.
         tracers: reads what stands for arrays while a function is traced, on the device `TRACE`, or None. What outlives
             its trace is noted and fails nothing.
+        devices: the probe of its devices, or None.
         cache_packages: packages whose globals cache what user code holds: such a root is named only for want of others.
     """
 
@@ -302,17 +303,13 @@ class Framework(Protocol):
     arrays: ArrayFramework
     storages: ArrayFramework | None = None
     tracers: ArrayFramework | None = None
+    devices: DeviceProbe | None = None
     cache_packages: Sequence[str] = ()
 
     @property
     def broken(self) -> str:
         """Return why nothing can be checked any more (a heap walk could crash the process); empty if all is well."""
         return ""
-
-    @property
-    def devices(self) -> DeviceProbe | None:
-        """Return the probe of its devices, always the same object; None without devices."""
-        return None
 
     @property
     def processes(self) -> ProcessKinds | None:

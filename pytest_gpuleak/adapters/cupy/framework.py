@@ -63,11 +63,7 @@ class CupyFramework(Framework):
 
     def __init__(self) -> None:
         self.arrays = CupyArrays()
-
-    @cached_property
-    def devices(self) -> LateDevices:
-        """Return the probe of the memory pools."""
-        return LateDevices("cupy", "cupy", _make_devices)
+        self.devices: LateDevices = LateDevices("cupy", "cupy", _make_devices)
 
     def version(self) -> str | None:
         """Return CuPy's version; None until it is imported."""

@@ -135,13 +135,9 @@ class JaxFramework(Framework):
 
     def __init__(self) -> None:
         self.arrays = JaxArrays()
+        self.devices: LateDevices = LateDevices("jax", "jax._src.xla_bridge", _make_devices)
         self.tracers = JaxTracers()
         RELAXERS[_CONFIG] = relax_garbage_guard
-
-    @cached_property
-    def devices(self) -> LateDevices:
-        """Return the probe of JAX's devices."""
-        return LateDevices("jax", "jax._src.xla_bridge", _make_devices)
 
     def version(self) -> str | None:
         """Return JAX's version; None until it is imported."""

@@ -57,11 +57,7 @@ class MlxFramework(Framework):
 
     def __init__(self) -> None:
         self.arrays = MlxArrays()
-
-    @cached_property
-    def devices(self) -> LateDevices:
-        """Return the probe of the allocator."""
-        return LateDevices("mlx", "mlx.core", _make_devices)
+        self.devices: LateDevices = LateDevices("mlx", "mlx.core", _make_devices)
 
     def version(self) -> str | None:
         """Return MLX's version; None until it is imported."""

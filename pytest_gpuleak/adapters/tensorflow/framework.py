@@ -61,11 +61,7 @@ class TensorFlowFramework(Framework):
 
     def __init__(self) -> None:
         self.arrays = TensorFlowArrays()
-
-    @cached_property
-    def devices(self) -> LateDevices:
-        """Return the probe of the GPUs that TensorFlow uses."""
-        return LateDevices("tensorflow", CONTEXT, _make_devices)
+        self.devices: LateDevices = LateDevices("tensorflow", CONTEXT, _make_devices)
 
     def version(self) -> str | None:
         """Return TensorFlow's version; None until it is imported."""

@@ -11,6 +11,7 @@ from pytest_gpuleak.adapters.arrays import ALWAYS
 from pytest_gpuleak.adapters.late_arrays import LateArrays
 from pytest_gpuleak.adapters.protocol import Framework
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
+from pytest_gpuleak.adapters.torch.devices import TorchDevices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
         SettleStep,
         StorageHandle,
     )
-    from pytest_gpuleak.adapters.torch.devices import TorchDevices
     from pytest_gpuleak.adapters.torch.first_use import TorchFirstUse
     from pytest_gpuleak.adapters.torch.modules import TorchModules
     from pytest_gpuleak.adapters.torch.processes import TorchProcesses
@@ -102,18 +102,12 @@ class TorchFramework(Framework):
     def __init__(self) -> None:
         self.arrays = TorchArrays()
         self.storages = TorchStorages()
+        self.devices: TorchDevices = TorchDevices()
 
     @property
     def broken(self) -> str:
         """Return that torch was imported a second time; empty otherwise."""
         return torch_lookup.LOOKUP.broken
-
-    @cached_property
-    def devices(self) -> TorchDevices:
-        """Return the probe of torch's devices."""
-        from pytest_gpuleak.adapters.torch.devices import TorchDevices
-
-        return TorchDevices()
 
     @property
     def processes(self) -> TorchProcesses:
