@@ -49,24 +49,20 @@ class _DLTensor(ctypes.Structure):
     )
 
 
-class LentMemory:
-    """Finds capsules, arrays over capsules, and other frameworks' arrays, whose memory is a wanted array's."""
-
-    def __init__(self, frameworks: Frameworks) -> None:
-        self._frameworks = frameworks
-
-    def find(self, orphans: Sequence[object], extra: Sequence[object], budget: Budget) -> list[Link]:
-        """Return links to those of `orphans` that are arrays (see `NativeEdgeFinder`)."""
-        storages = self._frameworks.storages
-        arrays = [one for one in self._frameworks.arrays if one not in storages]  # a storage object keeps no array
-        wanted = _Wanted(orphans, arrays)
-        if not wanted.ranges:
-            return []
-        # Arrays of one framework that share memory refer to it, and not to each other.
-        others = [one for one in arrays if any(block.framework is not one for block in wanted.ranges)]
-        borrowers = _Borrowers(others, wanted)
-        led = lead_through_dicts(orphans, extra, borrowers.may_borrow, borrowers.leads_to_wanted, budget)
-        return borrowers.links + led
+def lent_memory(
+    frameworks: Frameworks, orphans: Sequence[object], extra: Sequence[object], budget: Budget
+) -> list[Link]:
+    """Find capsules, arrays over capsules, and other frameworks' arrays, whose memory is an orphan's (see `HeapFinder`)."""
+    storages = frameworks.storages
+    arrays = [one for one in frameworks.arrays if one not in storages]  # a storage object keeps no array
+    wanted = _Wanted(orphans, arrays)
+    if not wanted.ranges:
+        return []
+    # Arrays of one framework that share memory refer to it, and not to each other.
+    others = [one for one in arrays if any(block.framework is not one for block in wanted.ranges)]
+    borrowers = _Borrowers(others, wanted)
+    led = lead_through_dicts(orphans, extra, borrowers.may_borrow, borrowers.leads_to_wanted, budget)
+    return borrowers.links + led
 
 
 class _Block(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from operator import gt
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpuleak.adapters.protocol import Framework, PartsLayout, ReferenceFinder, UntrackedArrays
-    from pytest_gpuleak.heap.hidden_references import NativeEdgeFinder
+    from pytest_gpuleak.heap.hidden_references import HeapFinder
 
 FRAMEWORKS: Final[tuple[Callable[[], Framework], ...]] = (
     TorchFramework,
@@ -64,21 +65,21 @@ def own_cache_packages() -> tuple[str, ...]:
     return tuple(package for framework in own_frameworks().members for package in framework.cache_packages)
 
 
-def borrower_finder() -> NativeEdgeFinder:
+def borrower_finder() -> HeapFinder:
     """Return the finder of those to whom arrays lent their memory, such as DLPack capsules: it walks over the heap."""
-    from pytest_gpuleak.adapters.dlpack import LentMemory
+    from pytest_gpuleak.adapters.dlpack import lent_memory
 
-    return LentMemory(own_frameworks())
+    return partial(lent_memory, own_frameworks())
 
 
-def finders() -> list[NativeEdgeFinder]:
+def finders() -> list[HeapFinder]:
     """Return the finders that walk over the heap."""
-    from pytest_gpuleak.adapters.numpy.bases import ArrayBases
-    from pytest_gpuleak.adapters.tensorflow.tapes import TapeRecords
-    from pytest_gpuleak.heap.greenlets import SuspendedGreenlets
-    from pytest_gpuleak.heap.hidden_references import UnshownContainers, UntrackedContainers
+    from pytest_gpuleak.adapters.numpy.bases import array_bases
+    from pytest_gpuleak.adapters.tensorflow.tapes import tape_records
+    from pytest_gpuleak.heap.greenlets import suspended_greenlets
+    from pytest_gpuleak.heap.hidden_references import unshown_containers, untracked_containers
 
-    return [ArrayBases(), TapeRecords(), SuspendedGreenlets(), UntrackedContainers(), UnshownContainers()]
+    return [array_bases, tape_records, suspended_greenlets, untracked_containers, unshown_containers]
 
 
 def may_have_untracked_arrays() -> bool:

@@ -146,8 +146,8 @@ class _Above:
     def _take_hidden(self, orphans: list[object], instances: Sequence[object]) -> None:
         budget = Budget(GRAPH_STEPS)
         inside = [*instances, *get_referents(*instances)]
-        for finder in finders():
-            for link in finder.find(orphans, inside, budget):
+        for find in finders():
+            for link in find(orphans, inside, budget):
                 self._graph.add(link.child)
                 self._graph.add(link.parent)
                 self._graph.connect(id(link.parent), id(link.child))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.reference_graph import Graph
     from pytest_gpuleak.explain.roots.roots import Roots
     from pytest_gpuleak.heap.budget import Budget
-    from pytest_gpuleak.heap.hidden_references import Link, NativeEdgeFinder
+    from pytest_gpuleak.heap.hidden_references import HeapFinder, Link
 
 MAX_ROUNDS: Final = 8
 """Number of times that native code is asked: a path may enter and leave C++ that often."""
@@ -107,15 +107,13 @@ class NativeReferences:
         """Describe what native code uses an object for that it alone holds; empty if unknown."""
         return next(filter(None, (framework.root_of(value) for framework in self._frameworks)), "")
 
-    def _walk_heap(
-        self, wanted: Mapping[int, object], hidden: Hidden, finders: Sequence[NativeEdgeFinder]
-    ) -> list[Link]:
+    def _walk_heap(self, wanted: Mapping[int, object], hidden: Hidden, finders: Sequence[HeapFinder]) -> list[Link]:
         """Return links that only a walk over the whole heap shows. It is expensive, so it comes last."""
         links: list[Link] = []
         if wanted:
             local_values = self._roots.local_values()
-            for finder in finders:
-                links.extend(finder.find(tuple(wanted.values()), local_values, self._budget))
+            for find in finders:
+                links.extend(find(tuple(wanted.values()), local_values, self._budget))
         # Dicts of arrays alone are untracked, and the walk meets the search's own as it meets the user's.
         own = {*self._own, id(wanted), id(hidden.by_native), id(hidden.by_reference)}
         pairs = ((link, (id(link.parent), id(link.child))) for link in links)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.frames import belongs_to_plugin, local_variables
 from pytest_gpuleak.heap.hidden_references import Link, visible_objects
-from pytest_gpuleak.heap.referrers import untouchable_modules
 from pytest_gpuleak.heap.type_sieve import TypeSieve
 
 if TYPE_CHECKING:
@@ -19,24 +18,18 @@ _MAX_FRAMES: Final = 100
 """Frames of one greenlet that are read, the innermost first."""
 
 
-class SuspendedGreenlets:
-    """Finds greenlets in a walk over the heap: the collector shows nothing that their frames refer to."""
-
-    def find(self, orphans: Sequence[object], extra: Sequence[object], budget: Budget) -> list[Link]:
-        """Return links from greenlets to `orphans` (see `NativeEdgeFinder`); none where greenlet is not imported."""
-        kind = safe_access.loaded_class("greenlet", "greenlet")
-        if kind is None:
-            return []
-        wanted = set(map(id, orphans))
-        own = {id(orphans), id(extra), *untouchable_modules()}
-        sieve = TypeSieve(lambda cls: safe_access.is_subclass(cls, kind))
-        links: list[Link] = []
-        for values in visible_objects(extra, own, budget):
-            for greenlet in sieve.pick(values):
-                links += [
-                    Link(greenlet, value, edge) for value, edge in _locals_of(greenlet, kind) if id(value) in wanted
-                ]
-        return links
+def suspended_greenlets(orphans: Sequence[object], extra: Sequence[object], budget: Budget) -> list[Link]:
+    """Find greenlets in a walk over the heap (see `HeapFinder`): the collector shows nothing that their frames refer to."""
+    kind = safe_access.loaded_class("greenlet", "greenlet")
+    if kind is None:
+        return []
+    wanted = set(map(id, orphans))
+    sieve = TypeSieve(lambda cls: safe_access.is_subclass(cls, kind))
+    links: list[Link] = []
+    for values in visible_objects(extra, {id(orphans), id(extra)}, budget):
+        for greenlet in sieve.pick(values):
+            links += [Link(greenlet, value, edge) for value, edge in _locals_of(greenlet, kind) if id(value) in wanted]
+    return links
 
 
 def _locals_of(greenlet: object, kind: type) -> Iterator[tuple[object, str]]:

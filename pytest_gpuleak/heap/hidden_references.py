@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain, compress, filterfalse, repeat
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pytest_gpuleak.heap.collector import get_referrers
 from pytest_gpuleak.heap.referrers import get_objects, get_referents, is_tracked, untouchable_modules
@@ -36,14 +36,12 @@ class Link:
     edge: str | None = None
 
 
-class NativeEdgeFinder(Protocol):
-    """Finds holders that the collector does not show. One file a library."""
+HeapFinder: TypeAlias = "Callable[[Sequence[object], Sequence[object], Budget], list[Link]]"
+"""Finds holders that the collector does not show, in a walk over the heap. One file a library.
 
-    def find(self, orphans: Sequence[object], extra: Sequence[object], budget: Budget) -> list[Link]:
-        """Return links that lead to `orphans`, live objects without visible referrers, up to something visible.
-
-        `extra` has locals of running functions, which `gc.get_objects` does not show.
-        """
+Returns links that lead to the objects that it is handed first, live ones without visible referrers, up to something visible.
+Then come locals of running functions, which `gc.get_objects` does not show.
+"""
 
 
 def visible_objects(extra: Sequence[object], ignore: Collection[int], budget: Budget) -> Iterator[list[object]]:
@@ -52,7 +50,7 @@ def visible_objects(extra: Sequence[object], ignore: Collection[int], budget: Bu
     `ignore` has the ids of containers that are left out.
     """
     # Listed before the generator is made: through it, Python 3.10 would lead to the frames of the search itself.
-    return _in_batches(get_objects(), extra, ignore, budget)
+    return _in_batches(get_objects(), extra, {*ignore, *untouchable_modules()}, budget)
 
 
 def _in_batches(
@@ -157,31 +155,27 @@ def lead_through_dicts(
     return descent.links
 
 
-class UntrackedContainers:
-    """Finds untracked containers of types that the collector knows, in a walk over the heap.
+def untracked_containers(orphans: Sequence[object], extra: Sequence[object], budget: Budget) -> list[Link]:
+    """Find untracked containers of types that the collector knows, in a walk over the heap (see `HeapFinder`).
 
     `PyStructSequence_New` (Objects/structseq.c) does not track what it makes, such as torch's named results
     (``logits.max(1)``), so `gc.get_referrers` does not show it.
     """
+    wanted = set(map(id, orphans))
+    wanted_types = set(map(id, map(type, orphans)))
 
-    def find(self, orphans: Sequence[object], extra: Sequence[object], budget: Budget) -> list[Link]:
-        """Return links from untracked containers to `orphans` (see `NativeEdgeFinder`)."""
-        wanted = set(map(id, orphans))
-        own = {id(orphans), id(extra), *untouchable_modules()}
-        wanted_types = set(map(id, map(type, orphans)))
+    def may_hide(value: object) -> bool:
+        return not is_tracked(value) and _may_hide(type(value))
 
-        def may_hide(value: object) -> bool:
-            return not is_tracked(value) and _may_hide(type(value))
+    def is_wanted(value: object) -> bool:
+        return id(value) in wanted
 
-        def is_wanted(value: object) -> bool:
-            return id(value) in wanted
-
-        hiding = TypeSieve(_may_hide)
-        inner = TypeSieve(lambda kind: _may_hide(kind) or id(kind) in wanted_types)
-        descent = Descent(is_wanted, is_wanted, may_hide, inner, budget)
-        for values in visible_objects(extra, own, budget):
-            descent.enter(hiding.pick(list(filterfalse(is_tracked, values))))
-        return descent.links
+    hiding = TypeSieve(_may_hide)
+    inner = TypeSieve(lambda kind: _may_hide(kind) or id(kind) in wanted_types)
+    descent = Descent(is_wanted, is_wanted, may_hide, inner, budget)
+    for values in visible_objects(extra, {id(orphans), id(extra)}, budget):
+        descent.enter(hiding.pick(list(filterfalse(is_tracked, values))))
+    return descent.links
 
 
 def _may_hide(kind: type) -> bool:
@@ -189,27 +183,24 @@ def _may_hide(kind: type) -> bool:
     return kind is not dict and kind is not tuple and may_refer(kind)
 
 
-class UnshownContainers:
-    """Finds tracked containers that `gc.get_referrers` does not show, since their C code drops what it is told there.
+def unshown_containers(orphans: Sequence[object], extra: Sequence[object], budget: Budget) -> list[Link]:
+    """Find tracked containers that `gc.get_referrers` does not show, since their C code drops what it is told there.
 
     A task of asyncio's, up to Python 3.11, so keeps its result or exception (Modules/_asynciomodule.c, TaskObj_traverse).
+    See `HeapFinder`.
     """
-
-    def find(self, orphans: Sequence[object], extra: Sequence[object], budget: Budget) -> list[Link]:
-        """Return links from such containers to `orphans` (see `NativeEdgeFinder`)."""
-        wanted = dict(zip(map(id, orphans), orphans, strict=True))
-        own = {id(orphans), id(extra), id(wanted), *untouchable_modules()}
-        sieve = TypeSieve(_is_of_library)
-        links: list[Link] = []
-        for values in visible_objects(extra, own, budget):
-            picked = sieve.pick(list(filter(is_tracked, values)))
-            if budget.worked(len(picked)) or wanted.keys().isdisjoint(map(id, get_referents(*picked))):
-                continue
-            for container in picked:
-                children = wanted.keys() & set(map(id, get_referents(container)))
-                links += [Link(container, wanted[child]) for child in children]
-        shown = set(map(id, get_referrers(*orphans))) if links else set()
-        return [link for link in links if id(link.parent) not in shown]
+    wanted = dict(zip(map(id, orphans), orphans, strict=True))
+    sieve = TypeSieve(_is_of_library)
+    links: list[Link] = []
+    for values in visible_objects(extra, {id(orphans), id(extra), id(wanted)}, budget):
+        picked = sieve.pick(list(filter(is_tracked, values)))
+        if budget.worked(len(picked)) or wanted.keys().isdisjoint(map(id, get_referents(*picked))):
+            continue
+        for container in picked:
+            children = wanted.keys() & set(map(id, get_referents(container)))
+            links += [Link(container, wanted[child]) for child in children]
+    shown = set(map(id, get_referrers(*orphans))) if links else set()
+    return [link for link in links if id(link.parent) not in shown]
 
 
 def _is_of_library(kind: type) -> bool:

@@ -50,13 +50,12 @@ def test_results_in_a_local_of_a_running_function(torch: Any) -> None:
 
 
 def test_a_walk_that_was_cut_blames_no_native_code(app: Any, torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Long:
-        def find(self, orphans: Any, extra: Any, budget: Any) -> list[Any]:
-            budget.worked(budget.left)
-            return []
+    def take_long(orphans: Any, extra: Any, budget: Any) -> list[Any]:
+        budget.worked(budget.left)
+        return []
 
     app.BEST = torch.topk(torch.zeros(4), 2)
-    monkeypatch.setattr(native_references, "finders", lambda: [Long()])
+    monkeypatch.setattr(native_references, "finders", lambda: [take_long])
     (found,) = explain([app.BEST.values])
     assert (found.holder.kind, found.holder.root) == ("unknown", TIMEOUT_ROOT)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.adapters.numpy.bases import ArrayBases
+from pytest_gpuleak.adapters.numpy.bases import array_bases
 from pytest_gpuleak.explain import large_objects, search
 from pytest_gpuleak.explain.edge_to_edit import MAX_EDGES
 from pytest_gpuleak.explain.explain import explain
@@ -281,7 +281,7 @@ def test_an_untracked_dict_is_read_once_whoever_holds_it(app: Any) -> None:
         app.HELD = [[entries] for _ in range(count)]
         orphans = [numpy.ones(3)]
         with Calls() as calls:
-            assert ArrayBases().find(orphans, (), Budget(10**9)) == []
+            assert array_bases(orphans, (), Budget(10**9)) == []
         counts.append(calls.count)
     assert counts[1] < 4.8 * counts[0]
 
@@ -292,7 +292,7 @@ def test_arrays_in_an_untracked_dict_that_many_hold_are_linked(app: Any) -> None
     base = numpy.ones(3)
     inner = (base[1:],)
     app.HELD = [{"x": inner}, {"y": inner}, {"z": base[:2]}]
-    links = ArrayBases().find([base], (), Budget(10**9))
+    links = array_bases([base], (), Budget(10**9))
     pairs = {(type(link.parent).__name__, type(link.child).__name__) for link in links}
     assert ("ndarray", "ndarray") in pairs
 

@@ -26,17 +26,14 @@ _MAX_NESTED: Final = 16
 """Untracked containers that are followed one inside the other, below an array of objects."""
 
 
-class ArrayBases:
-    """Finds arrays, by bases or elements, and what wraps them or holds a target, in a walk over the whole heap."""
-
-    def find(self, orphans: Sequence[object], extra: Sequence[object], budget: Budget) -> list[Link]:
-        """Return the links from arrays to wanted objects; none if numpy is not imported."""
-        array_class = extension_class("numpy", "ndarray")
-        if array_class is None:
-            return []
-        bases = _Bases(orphans, array_class)
-        led = lead_through_dicts(orphans, extra, bases.may_lead, bases.lead_to_wanted, budget)
-        return bases.links + led
+def array_bases(orphans: Sequence[object], extra: Sequence[object], budget: Budget) -> list[Link]:
+    """Find arrays, by bases or elements, and what wraps them or holds a target, in a walk over the heap (see `HeapFinder`)."""
+    array_class = extension_class("numpy", "ndarray")
+    if array_class is None:
+        return []
+    bases = _Bases(orphans, array_class)
+    led = lead_through_dicts(orphans, extra, bases.may_lead, bases.lead_to_wanted, budget)
+    return bases.links + led
 
 
 class _Bases:

@@ -21,26 +21,23 @@ RECORDED: Final = " (recorded)"
 """Edge from a tape to what it has recorded."""
 
 
-class TapeRecords:
-    """Links living tapes to tensors, variables, and tuples of them, that C++ keeps."""
-
-    def find(self, orphans: Sequence[object], extra: Sequence[object], budget: Budget) -> list[Link]:
-        """Return the links from tapes to the wanted objects; none without TensorFlow."""
-        tape_class = loaded_names(_BACKPROP).get("GradientTape")
-        tensor_class = TENSORS.get()
-        if tensor_class is None or not safe_access.is_a(tape_class, type):
-            return []
-        wanted = [value for value in orphans if type(value) is tensor_class or _has_tensors(value, tensor_class)]
-        if not wanted:
-            return []
-        tapes = _tapes(tape_class, {id(orphans), id(extra)}, extra, budget)
-        known = {id(tape): _handles(tape) for tape in tapes}
-        links: list[Link] = []
-        for value in wanted:
-            inside = {id(value), *map(id, get_referents(value))}
-            sure = [tape for tape in tapes if not inside.isdisjoint(known[id(tape)])]
-            links += [Link(tape, value, RECORDED) for tape in sure or tapes]
-        return links
+def tape_records(orphans: Sequence[object], extra: Sequence[object], budget: Budget) -> list[Link]:
+    """Find the living tapes that keep tensors, variables, and tuples of them, in C++ (see `HeapFinder`)."""
+    tape_class = loaded_names(_BACKPROP).get("GradientTape")
+    tensor_class = TENSORS.get()
+    if tensor_class is None or not safe_access.is_a(tape_class, type):
+        return []
+    wanted = [value for value in orphans if type(value) is tensor_class or _has_tensors(value, tensor_class)]
+    if not wanted:
+        return []
+    tapes = _tapes(tape_class, {id(orphans), id(extra)}, extra, budget)
+    known = {id(tape): _handles(tape) for tape in tapes}
+    links: list[Link] = []
+    for value in wanted:
+        inside = {id(value), *map(id, get_referents(value))}
+        sure = [tape for tape in tapes if not inside.isdisjoint(known[id(tape)])]
+        links += [Link(tape, value, RECORDED) for tape in sure or tapes]
+    return links
 
 
 def _has_tensors(value: object, tensor_class: type) -> bool:

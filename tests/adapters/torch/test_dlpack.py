@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.adapters.dlpack import LentMemory, capsule_address
+from pytest_gpuleak.adapters.dlpack import capsule_address, lent_memory
 from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.heap.budget import Budget
 
@@ -106,11 +107,11 @@ def test_only_memory_that_is_wanted_is_looked_for() -> None:
     torch: Any = pytest.importorskip("torch")
     tensor, other = torch.ones(8), torch.ones(8)
     capsules = [tensor.__dlpack__(), other.__dlpack__()]
-    finder = LentMemory(own_frameworks())
-    links = finder.find((tensor,), (), Budget(10**9))
+    find = partial(lent_memory, own_frameworks())
+    links = find((tensor,), (), Budget(10**9))
     assert [(link.parent is capsules[0], link.child is tensor, link.edge) for link in links] == [
         (True, True, " (memory)")
     ]
     meta = torch.ones(8, device="meta")
-    assert finder.find((meta, [], object()), (), Budget(10**9)) == []
+    assert find((meta, [], object()), (), Budget(10**9)) == []
     assert ctypes.sizeof(ctypes.c_void_p) == 8, "the layout of dlpack.h that is read"
