@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -16,12 +17,11 @@ class OriginTable(Mapping[int, Origin]):
     """The creating line by storage key. Keeps file names and line numbers, no frames."""
 
     def __init__(self, is_user_file: Callable[[str], bool]) -> None:
-        self._is_user_file = is_user_file
-        self._is_user: dict[str, bool] = {}
+        self._is_user_file = functools.cache(is_user_file)
         self._places: dict[int, tuple[str, int, str]] = {}
         self.keyed: Collection[int] = self._places
         """The storages that have a line."""
-        self._made: dict[tuple[str, int, str], Origin] = {}
+        self._origin_at = functools.cache(origin_at)
         self._noted: dict[int, int] = {}
         self._notes = 0
 
@@ -57,10 +57,7 @@ class OriginTable(Mapping[int, Origin]):
         try:
             while frame is not None:
                 code = frame.f_code
-                user = self._is_user.get(code.co_filename)
-                if user is None:
-                    user = self._is_user[code.co_filename] = self._is_user_file(code.co_filename)
-                if user:
+                if self._is_user_file(code.co_filename):
                     return code.co_filename, frame.f_lineno, code.co_name
                 frame = frame.f_back  # type: ignore[assignment]
             return None
@@ -68,11 +65,7 @@ class OriginTable(Mapping[int, Origin]):
             del frame  # a frame in a local of its own callee is a cycle
 
     def __getitem__(self, key: int) -> Origin:
-        place = self._places[key]
-        origin = self._made.get(place)
-        if origin is None:
-            origin = self._made[place] = origin_at(*place)
-        return origin
+        return self._origin_at(*self._places[key])
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._places)

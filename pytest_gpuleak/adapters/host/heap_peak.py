@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import sys
 import tracemalloc
 from collections import Counter
@@ -157,8 +158,7 @@ class LinesAtPeak:
     def __init__(self, expected: int, is_user_file: Callable[[str], bool]) -> None:
         self._expected = expected
         self._least = int(expected * _REACHED)
-        self._is_user_file = is_user_file
-        self._users: dict[str, bool] = {}
+        self._is_user = functools.cache(is_user_file)
         self._is_user(tracemalloc.__file__)  # loads what tells an installed file, which is no part of the peak
         self._line: Line | None = None
         self._at: Line | None = None
@@ -243,9 +243,3 @@ class LinesAtPeak:
                 return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
             frame = frame.f_back
         return self._line
-
-    def _is_user(self, file: str) -> bool:
-        known = self._users.get(file)
-        if known is None:
-            known = self._users[file] = self._is_user_file(file)
-        return known

@@ -43,7 +43,6 @@ class _Bases:
         self.links: list[Link] = []
         self._wanted = set(map(id, orphans))
         self._array_class = array_class
-        self._array_types = _with_subclasses(array_class)
         self._wrappers = ArrayWrappers()
         self._leading_types: dict[int, bool] = {}
         self._linked: set[int] = set()
@@ -54,12 +53,12 @@ class _Bases:
     def may_lead(self, kind: type) -> bool:
         known = self._leading_types.get(id(kind))
         if known is None:
-            known = id(kind) in self._array_types or self._wrappers.is_wrapper_type(kind)
+            known = safe_access.is_subclass(kind, self._array_class) or self._wrappers.is_wrapper_type(kind)
             self._leading_types[id(kind)] = known
         return known
 
     def is_array(self, value: object) -> bool:
-        return id(type(value)) in self._array_types
+        return safe_access.is_a(value, self._array_class)
 
     def lead_to_wanted(self, array: Any, depth: int = 0) -> bool:
         if not self.is_array(array):
@@ -117,14 +116,3 @@ class _Bases:
                 self._linked.add(id(parent))
                 self.links.append(Link(parent, child, ".base"))
         return True
-
-
-def _with_subclasses(array_class: type) -> set[int]:
-    found: set[int] = set()
-    pending = [array_class]
-    while pending:
-        cls = pending.pop()
-        if id(cls) not in found:
-            found.add(id(cls))
-            pending.extend(safe_access.subclasses(cls))
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -54,18 +55,6 @@ class Place(NamedTuple):
     recomputed: bool = False
 
 
-class _Kinds(dict[str, int]):
-    """Kinds of files, found out once each."""
-
-    def __init__(self, find: Callable[[str], int]) -> None:
-        super().__init__()
-        self._find = find
-
-    def __missing__(self, file: str) -> int:
-        found = self[file] = self._find(file)
-        return found
-
-
 class Places:
     """Places of a run, for each of its threads; keeps file names, line numbers and paths, and no frame or module."""
 
@@ -74,7 +63,7 @@ class Places:
         folder = os.path.dirname(torch.__file__)  # noqa: PTH120 - paths are compared as text, for each operator
         self._optimizers = os.path.join(folder, "optim", "")  # noqa: PTH118
         self._compiler = os.path.join(folder, "_dynamo", "eval_frame.py")  # noqa: PTH118
-        self._kinds = _Kinds(self._kind_of)
+        self._kind = functools.cache(self._kind_of)
         self._met: set[tuple[str, int]] = set()
         self._threads = threading.local()
         self._last: Line | None = None
@@ -133,9 +122,9 @@ class Places:
 
     def _line(self) -> tuple[Line | None, bool]:
         """Return the innermost user's line, and whether an optimizer called torch. A thread of C++ has the last line."""
-        kinds, in_optimizer, frame = self._kinds, False, _frame_above(2)
+        kind_of, in_optimizer, frame = self._kind, False, _frame_above(2)
         while frame is not None:
-            kind = kinds[frame.f_code.co_filename]
+            kind = kind_of(frame.f_code.co_filename)
             if kind == _USER:
                 code = frame.f_code
                 file = code.co_filename
@@ -156,7 +145,7 @@ class Places:
 
     def _is_compiled(self, frame: FrameType | None) -> bool:
         while frame is not None:
-            if self._kinds[frame.f_code.co_filename] == _COMPILER and "compile" in frame.f_code.co_name:
+            if self._kind(frame.f_code.co_filename) == _COMPILER and "compile" in frame.f_code.co_name:
                 return True
             frame = frame.f_back
         return False
@@ -174,7 +163,7 @@ class Places:
         while frame is not None:
             if line is not None and id(frame) == line.frame:
                 return frame.f_code.co_filename == line.file and _evaluates(frame, line.line, is_newest=is_newest)
-            seen = seen or self._kinds[frame.f_code.co_filename] == _USER
+            seen = seen or self._kind(frame.f_code.co_filename) == _USER
             frame = frame.f_back
         return place.phase == "backward" and not seen and not hasattr(self._threads, "begun")
 
