@@ -6,8 +6,8 @@ import operator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pytest_gpuleak.adapters.probe_protocol import DeviceReading
-from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.heap.hidden_references import Link
+from pytest_gpuleak.heap.safe_access import is_subclass
 from pytest_gpuleak.model.findings import Autograd, Contribution, Origin
 from pytest_gpuleak.model.readings import HOST, ArrayReading, DeviceSpace
 from pytest_gpuleak.model.text import clean_text
@@ -41,7 +41,7 @@ def shown(value: object) -> str:
         return repr(value)
     if type(value) is str:
         return repr(value[:60])
-    if is_kind_of(type(value), type):
+    if is_subclass(type(value), type):
         return f"the class {type.__dict__['__name__'].__get__(value)}"
     return f"an object of type {type(value).__name__}"
 
@@ -101,7 +101,7 @@ def size_or_none(value: object) -> int | None:
 
 def class_of_arrays(value: object) -> type | None:
     """Accept a class, or None. With `object`, everything that a test creates would be an array."""
-    if value is not None and (not is_kind_of(type(value), type) or value is object):
+    if value is not None and (not is_subclass(type(value), type) or value is object):
         raise WrongAnswer(f"returned {shown(value)}, accepted are a class of arrays and None")
     return value  # type: ignore[return-value] # by its metaclass
 
@@ -116,7 +116,7 @@ def reading_of(array: object, reading: Any) -> ArrayReading | None:
     if reading is None:
         return None
     of_type(reading, ArrayReading)
-    if not is_kind_of(type(reading.shape), tuple):
+    if not is_subclass(type(reading.shape), tuple):
         raise WrongAnswer(f"returned the shape {shown(reading.shape)}, accepted is a tuple of sizes")
     return ArrayReading(
         identity=id(array),

@@ -7,8 +7,8 @@ import types
 from itertools import compress
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.heap.classes import class_lines, is_kind_of, read_module, read_name
 from pytest_gpuleak.heap.last_types import FEW, LastTypes
+from pytest_gpuleak.heap.safe_access import is_subclass, mro, read_module, read_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -64,7 +64,7 @@ def select_among_strange(objects: list[object], bases: list[type]) -> list[objec
             if id(kind) in arrays:
                 found.append(candidate)
             elif id(kind) not in known:
-                if not wanted.isdisjoint(map(id, class_lines(kind))):
+                if not wanted.isdisjoint(map(id, mro(kind))):
                     arrays.add(id(kind))
                     found.append(candidate)
                 else:
@@ -105,7 +105,7 @@ def _outlives_tests(kind: type) -> bool:
 
 def walk_arrays(value: object, base: type) -> Iterator[object]:
     """Yield the arrays of type `base` in a value, or nested in it in exact lists, tuples and dicts."""
-    if is_kind_of(type(value), base):
+    if is_subclass(type(value), base):
         yield value
     elif type(value) is list or type(value) is tuple:
         for part in value:
@@ -138,7 +138,7 @@ def framework_of(array: object, frameworks: Sequence[ArrayFramework]) -> ArrayFr
     """Return the framework that an array belongs to. Raises LookupError for an object that is no array."""
     for framework in frameworks:
         base = framework.array_type()
-        if base is not None and is_kind_of(type(array), base):
+        if base is not None and is_subclass(type(array), base):
             return framework
     raise LookupError(f"{type(array).__name__} is an array of none of the frameworks watched")
 

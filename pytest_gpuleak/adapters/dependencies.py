@@ -8,7 +8,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.heap.classes import is_kind_of
+from pytest_gpuleak.heap.safe_access import is_subclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ def dependency_in_place(name: str) -> Iterator[None]:
 
 def is_installed(module: object) -> bool:
     """Return whether a module was imported from a file rather than created by hand."""
-    if not is_kind_of(type(module), types.ModuleType):
+    if not is_subclass(type(module), types.ModuleType):
         return False
     spec = _module_dict(module).get("__spec__")
     return type(spec) is _ModuleSpec and type(vars(spec).get("origin")) is str

@@ -14,9 +14,9 @@ from pytest_gpuleak.adapters.arrays import array_types, framework_of
 from pytest_gpuleak.adapters.bulk import memory_of_arrays
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.c_functions import c_function
-from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.heap.hidden_references import Link, lead_through_dicts
 from pytest_gpuleak.heap.library_types import extension_class
+from pytest_gpuleak.heap.safe_access import is_subclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,7 +75,7 @@ class _Block(NamedTuple):
 class _Wanted:
     def __init__(self, orphans: Sequence[object], arrays: Sequence[ArrayFramework]) -> None:
         types = array_types(arrays)
-        known = (value for value in orphans if any(is_kind_of(type(value), kind) for kind in types))
+        known = (value for value in orphans if any(is_subclass(type(value), kind) for kind in types))
         self.ranges = [
             _Block(memory.start, memory.start + memory.size, array, framework_of(array, arrays))
             for array, memory in memory_of_arrays(known, arrays)
@@ -109,8 +109,8 @@ class _Borrowers:
         if found is None:
             found = self._by_type[id(kind)] = (
                 kind is self._capsule
-                or (self._numpy is not None and is_kind_of(kind, self._numpy))
-                or any(is_kind_of(kind, base) for base in self._types)
+                or (self._numpy is not None and is_subclass(kind, self._numpy))
+                or any(is_subclass(kind, base) for base in self._types)
             )
         return found
 
@@ -129,7 +129,7 @@ class _Borrowers:
             return []
         if type(value) is self._capsule:
             address = capsule_address(value)
-        elif self._numpy is not None and is_kind_of(type(value), self._numpy):
+        elif self._numpy is not None and is_subclass(type(value), self._numpy):
             address = self._array_address(value)
         else:
             framework = framework_of(value, self._arrays)
@@ -146,7 +146,7 @@ class _Borrowers:
             if type(base) is self._capsule:
                 interface = safe_access.slot(array, self._numpy, "__array_interface__")
                 return int(interface["data"][0]) if type(interface) is dict else None
-            if not is_kind_of(type(base), self._numpy):
+            if not is_subclass(type(base), self._numpy):
                 return None
         return None
 

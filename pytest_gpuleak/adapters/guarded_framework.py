@@ -13,7 +13,7 @@ from pytest_gpuleak.adapters.answers import WrongAnswer, complete
 from pytest_gpuleak.adapters.guarded import METHODS, Guarded, asked
 from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
 from pytest_gpuleak.adapters.protocol import Framework, NativeObjects, ReferenceFinder, StoppedError
-from pytest_gpuleak.heap.classes import is_kind_of
+from pytest_gpuleak.heap.safe_access import is_subclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -111,7 +111,7 @@ class GuardedFramework(Guarded, Framework):
         if kind is None or not devices.issuperset(answers.of_type(found, dict)):
             raise WrongAnswer("returned arrays of devices that it was not asked for")
         for array in [one for arrays in found.values() if arrays is not None for one in answers.of_type(arrays, list)]:
-            if not is_kind_of(type(array), kind):
+            if not is_subclass(type(array), kind):
                 raise WrongAnswer(f"returned {answers.shown(array)}, accepted are its arrays")
         return {device: None if arrays is None else list(arrays) for device, arrays in found.items()}
 

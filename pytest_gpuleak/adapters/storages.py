@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
-from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.heap.collector import get_objects, whole_heap
+from pytest_gpuleak.heap.safe_access import is_subclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def is_storage(array: object, types: Sequence[type]) -> bool:
     """Return whether an array is of one of these storage types."""
-    return any(is_kind_of(type(array), kind) for kind in types)
+    return any(is_subclass(type(array), kind) for kind in types)
 
 
 def are_shared_storages(arrays: Sequence[object], storages: Sequence[ArrayFramework]) -> bool:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.adapters.creation_lines import OriginTable
 from pytest_gpuleak.adapters.process_objects import field_of, pid_of
 from pytest_gpuleak.heap.budget import Budget
-from pytest_gpuleak.heap.classes import class_lines, is_kind_of
 from pytest_gpuleak.heap.collector import get_objects, whole_heap
+from pytest_gpuleak.heap.safe_access import is_subclass, mro
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -54,7 +54,7 @@ def _handles(pids: set[int]) -> Iterator[tuple[int, object]]:
     wanted = {id(kind) for kind, _ in _loaded()}
     objects = get_objects()
     kinds = {id(kind): kind for kind in map(type, objects)}
-    ours = {number for number, kind in kinds.items() if not wanted.isdisjoint(map(id, class_lines(kind)))}
+    ours = {number for number, kind in kinds.items() if not wanted.isdisjoint(map(id, mro(kind)))}
     found = [one for one in objects if id(type(one)) in ours] if ours else []
     del objects, kinds
     for handle in found:
@@ -71,7 +71,7 @@ def _pid(handle: object) -> int | None:
 def _loaded() -> Iterator[tuple[type, str]]:
     for module, name, method in CLASSES:
         kind = vars(sys.modules[module]).get(name) if module in sys.modules else None
-        if kind is not None and is_kind_of(type(kind), type):
+        if kind is not None and is_subclass(type(kind), type):
             yield kind, method
 
 

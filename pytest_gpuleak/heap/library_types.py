@@ -6,7 +6,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.heap.classes import direct_subclasses, is_kind_of, read_module, read_name
+from pytest_gpuleak.heap.safe_access import is_subclass, read_module, read_name, subclasses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,9 +20,9 @@ _ABSENT: dict[tuple[str, str], int] = {}
 def extension_class(module: str, name: str) -> type | None:
     """Return the class with this module and name that derives from `object` alone, or None."""
     loaded = dict.get(sys.modules, module)
-    if is_kind_of(type(loaded), types.ModuleType):
+    if is_subclass(type(loaded), types.ModuleType):
         found = _module_dict(loaded).get(name)
-        if is_kind_of(type(found), type) and _says(found, module, name):  # type: ignore[arg-type]
+        if is_subclass(type(found), type) and _says(found, module, name):  # type: ignore[arg-type]
             return found
     package = module.partition(".")[0]
     # Listing all classes takes 0.2 to 2 ms. A package that was ever imported has left its folder here.
@@ -31,7 +31,7 @@ def extension_class(module: str, name: str) -> type | None:
         return None
     if loaded is None and _ABSENT.get((module, name)) == len(sys.modules):
         return None
-    for kind in direct_subclasses(object):
+    for kind in subclasses(object):
         if _says(kind, module, name):
             return kind
     if loaded is None:

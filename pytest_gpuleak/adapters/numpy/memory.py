@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.late_arrays import ArrayHandle
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.heap.library_types import extension_class
+from pytest_gpuleak.heap.safe_access import is_subclass
 from pytest_gpuleak.heap.walk import is_map
 from pytest_gpuleak.model.readings import DISK, ArrayReading
 
@@ -38,12 +38,12 @@ def memory_of(array: Any, array_class: Any) -> tuple[Any, object]:
         base = safe_access.slot(array, array_class, "base")
         if type(base) is memoryview:
             base = safe_access.slot(base, memoryview, "obj")
-        if safe_access.in_package(type(base), "numpy") and not is_kind_of(type(base), array_class):
+        if safe_access.in_package(type(base), "numpy") and not is_subclass(type(base), array_class):
             # `as_strided` puts an object of its own in between, which holds the array (numpy/lib/_stride_tricks_impl.py).
             base = (safe_access.instance_dict(base) or {}).get("base", base)
         if base is None:
             return array, array
-        if not is_kind_of(type(base), array_class):
+        if not is_subclass(type(base), array_class):
             return array, base
         array = base
     return array, None
@@ -103,7 +103,7 @@ def _file_of(array: Any, array_class: Any) -> str:
         if type(named) in _PATHS:
             return str(named)
         array = safe_access.slot(array, array_class, "base")
-        if array is None or not is_kind_of(type(array), array_class):
+        if array is None or not is_subclass(type(array), array_class):
             return ""
     return ""
 

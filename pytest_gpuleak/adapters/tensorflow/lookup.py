@@ -6,7 +6,7 @@ from typing import Any
 
 from pytest_gpuleak.adapters.late_class import LateClass
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.classes import is_kind_of
+from pytest_gpuleak.heap.safe_access import is_subclass
 
 OPS = "tensorflow.python.framework.ops"
 """The module that has the class of eager tensors; the public name `tensorflow` is bound later."""
@@ -34,7 +34,7 @@ def eager_context() -> Any:
     namespace = loaded_names(CONTEXT)
     context, kind = namespace.get("_context"), namespace.get("Context")
     # Asked twice a test: nearly always it is an instance of the class itself.
-    if type(context) is not kind and not (is_kind_of(type(kind), type) and is_kind_of(type(context), kind)):  # type: ignore[arg-type]
+    if type(context) is not kind and not (is_subclass(type(kind), type) and is_subclass(type(context), kind)):  # type: ignore[arg-type]
         return None
     state = vars(context)
     return context if state.get("_context_handle") is not None and state.get("_initialized") is True else None

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.dependencies import entries_restored
 from pytest_gpuleak.adapters.torch.lookup import find_module, loaded_torch
-from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.heap.collector import get_objects, whole_heap
-from pytest_gpuleak.heap.safe_access import module_dict, plain_text
+from pytest_gpuleak.heap.safe_access import is_subclass, module_dict, plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +32,7 @@ def _modules(torch: Any) -> dict[str, Any]:
     """Return the loaded torch's modules on the heap by name; of two with a name, the module in its package."""
     found: dict[str, Any] = {"torch": torch}
     with whole_heap():
-        modules = [value for value in get_objects() if is_kind_of(type(value), types.ModuleType)]
+        modules = [value for value in get_objects() if is_subclass(type(value), types.ModuleType)]
     for module in modules:
         namespace = module_dict(module) or {}
         name = plain_text(namespace.get("__name__")) or ""

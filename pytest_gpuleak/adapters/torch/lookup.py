@@ -11,9 +11,8 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.heap.classes import class_lines, direct_subclasses, is_kind_of, read_name
 from pytest_gpuleak.heap.library_types import extension_class
-from pytest_gpuleak.heap.safe_access import class_dict
+from pytest_gpuleak.heap.safe_access import class_dict, is_subclass, mro, read_name, subclasses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +57,7 @@ class TorchLookup:
             return
         self.folders = len(sys.path_importer_cache)
         base = extension_class("torch._C", "TensorBase")
-        found = (_torch_of(tensor) for tensor in direct_subclasses(base)) if base is not None else ()
+        found = (_torch_of(tensor) for tensor in subclasses(base)) if base is not None else ()
         module = next(filter(None, found), None)
         if module is not None:
             self._take(module)
@@ -99,14 +98,14 @@ def torch_module(name: str) -> Any:
     found = None if torch is None else find_module(torch, name)
     if found is None:
         found = sys.modules.get(name)
-    return found if is_kind_of(type(found), types.ModuleType) else None
+    return found if is_subclass(type(found), types.ModuleType) else None
 
 
 def torch_class(module: str, name: str) -> type | None:
     """Return a class of the loaded torch; None if its module is not imported."""
     owner = torch_module(module)
     found = None if owner is None else _module_dict(owner).get(name)
-    return found if is_kind_of(type(found), type) else None
+    return found if is_subclass(type(found), type) else None
 
 
 def accelerator_names(torch: Any) -> list[str]:
@@ -124,7 +123,7 @@ def find_module(torch: types.ModuleType, name: str) -> types.ModuleType | None:
     for part in name.split(".")[1:]:
         path = f"{path}.{part}"
         inner = _module_dict(found).get(part)
-        if not is_kind_of(type(inner), types.ModuleType):
+        if not is_subclass(type(inner), types.ModuleType):
             return None
         found = inner  # type: ignore[assignment]  # a module, as was just checked
         if _module_dict(found).get("__name__") != path:
@@ -133,18 +132,18 @@ def find_module(torch: types.ModuleType, name: str) -> types.ModuleType | None:
 
 
 def _is_torch(module: object) -> bool:
-    if not is_kind_of(type(module), types.ModuleType):
+    if not is_subclass(type(module), types.ModuleType):
         return False
     extension = _module_dict(module).get("_C")
     if type(extension) is not types.ModuleType:
         return False
     tensor, base = _module_dict(module).get("Tensor"), _module_dict(extension).get("TensorBase")
-    return base is not None and is_kind_of(type(tensor), type) and id(base) in map(id, class_lines(tensor))  # type: ignore[arg-type]
+    return base is not None and is_subclass(type(tensor), type) and id(base) in map(id, mro(tensor))  # type: ignore[arg-type]
 
 
 def _is_being_imported(module: object) -> bool:
     """Return whether the module's import is under way (importlib/_bootstrap.py, ModuleSpec._initializing)."""
-    if not is_kind_of(type(module), types.ModuleType):
+    if not is_subclass(type(module), types.ModuleType):
         return False
     spec = _module_dict(module).get("__spec__")
     return type(spec) is _ModuleSpec and bool(vars(spec).get("_initializing"))
@@ -154,7 +153,7 @@ _ModuleSpec = type(types.__spec__)
 
 
 def _origin(module: object) -> str | None:
-    spec = _module_dict(module).get("__spec__") if is_kind_of(type(module), types.ModuleType) else None
+    spec = _module_dict(module).get("__spec__") if is_subclass(type(module), types.ModuleType) else None
     return vars(spec).get("origin") if type(spec) is _ModuleSpec else None
 
 

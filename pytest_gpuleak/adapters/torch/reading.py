@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.torch import storages
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch
-from pytest_gpuleak.heap.classes import class_lines
-from pytest_gpuleak.heap.safe_access import class_dict
+from pytest_gpuleak.heap.safe_access import class_dict, mro
 from pytest_gpuleak.model.readings import ArrayReading
 
 if TYPE_CHECKING:
@@ -119,7 +118,7 @@ def _wraps_other_arrays(torch: Any, array: object) -> bool:
     """Return whether the tensor is a wrapper subclass: its inner tensors are found on their own."""
     if type(array) is torch.Tensor or type(array) is torch.nn.Parameter:
         return False  # the common case, decided without a look at the bases
-    return any("__tensor_flatten__" in class_dict(line) for line in class_lines(type(array)))
+    return any("__tensor_flatten__" in class_dict(line) for line in mro(type(array)))
 
 
 class _Texts:

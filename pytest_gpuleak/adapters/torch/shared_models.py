@@ -13,8 +13,7 @@ from mmap import mmap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch, torch_class
-from pytest_gpuleak.heap.classes import is_kind_of
-from pytest_gpuleak.heap.safe_access import in_package, instance_dict
+from pytest_gpuleak.heap.safe_access import in_package, instance_dict, is_subclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -196,12 +195,12 @@ class _Kinds:
         return self._look(kind) if found is None else found
 
     def _look(self, kind: type) -> _Kind:
-        own = any(is_kind_of(kind, one) for one in self._own)
-        is_code = any(is_kind_of(kind, one) for one in _CODE) or any(in_package(kind, name) for name in _PACKAGES)
+        own = any(is_subclass(kind, one) for one in self._own)
+        is_code = any(is_subclass(kind, one) for one in _CODE) or any(in_package(kind, name) for name in _PACKAGES)
         found = self._known[id(kind)] = _Kind(
             any(kind is one for one in self._tensors),
             own,
-            own or (self._module is not None and is_kind_of(kind, self._module)),
+            own or (self._module is not None and is_subclass(kind, self._module)),
             kind in _PLAIN or is_code,
         )
         return found

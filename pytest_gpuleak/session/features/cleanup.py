@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.heap.collector import collect
 from pytest_gpuleak.heap.frames import suspended_frames
 from pytest_gpuleak.heap.reference_counts import getrefcount
+from pytest_gpuleak.heap.safe_access import is_subclass
 from pytest_gpuleak.model.readings import HOST
 from pytest_gpuleak.session.fixtures import is_wider
 from pytest_gpuleak.session.pytest_internals import DeferredFinalizerErrors, log_handlers, release_values, warn
@@ -158,4 +158,4 @@ def _errors_of_collectors(item: pytest.Item) -> list[BaseException]:
     stack = getattr(getattr(item.session, "_setupstate", None), "stack", None)
     if type(stack) is not dict:
         return []
-    return [error for _, error in stack.values() if is_kind_of(type(error), BaseException)]
+    return [error for _, error in stack.values() if is_subclass(type(error), BaseException)]

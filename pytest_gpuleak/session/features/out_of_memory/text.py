@@ -10,8 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuleak.engine.left_behind import OwnedBytes, summed
-from pytest_gpuleak.heap.classes import class_lines, is_kind_of
-from pytest_gpuleak.heap.safe_access import class_module, class_name, slot
+from pytest_gpuleak.heap.safe_access import class_module, class_name, is_subclass, mro, slot
 from pytest_gpuleak.model.readings import HOST
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle
 from pytest_gpuleak.session.tracebacks import error_chain
@@ -125,14 +124,14 @@ def group_readings(readings: Iterable[ArrayReading]) -> list[OwnedBytes]:
 
 def _shortage_of(error: BaseException) -> Shortage | None:
     kind, text = type(error), _text_of(error)
-    classes = {(class_name(line), (class_module(line) or "").partition(".")[0]) for line in class_lines(kind)}
+    classes = {(class_name(line), (class_module(line) or "").partition(".")[0]) for line in mro(kind)}
     if not classes.isdisjoint(_CLASSES):  # first: cupy's is a MemoryError
         return _read_shortage(text)
-    if is_kind_of(kind, MemoryError):
+    if is_subclass(kind, MemoryError):
         return _read_shortage(text)._replace(device=HOST)
-    if is_kind_of(kind, OSError) and slot(error, OSError, "errno") == errno.ENOMEM:  # a fork, or a mapping
+    if is_subclass(kind, OSError) and slot(error, OSError, "errno") == errno.ENOMEM:  # a fork, or a mapping
         return Shortage(HOST)
-    if is_kind_of(kind, RuntimeError) or not classes.isdisjoint(_TELLING_CLASSES):
+    if is_subclass(kind, RuntimeError) or not classes.isdisjoint(_TELLING_CLASSES):
         if any(known in text for known in _HOST_TEXTS):
             return _read_shortage(text)._replace(device=HOST)
         if any(known in text for known in _DEVICE_TEXTS):
@@ -142,7 +141,7 @@ def _shortage_of(error: BaseException) -> Shortage | None:
 
 def _text_of(error: BaseException) -> str:
     # Only numpy's own class, which formats its message on request, is called.
-    if is_kind_of(type(error), MemoryError) and (class_module(type(error)) or "").startswith("numpy."):
+    if is_subclass(type(error), MemoryError) and (class_module(type(error)) or "").startswith("numpy."):
         return str(error)
     return " ".join(part for part in slot(error, BaseException, "args") if type(part) is str)
 

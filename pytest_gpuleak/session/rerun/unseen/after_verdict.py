@@ -10,8 +10,7 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.heap.classes import class_lines
-from pytest_gpuleak.heap.safe_access import module_dict
+from pytest_gpuleak.heap.safe_access import module_dict, mro
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.pytest_internals import fixtures_of
 from pytest_gpuleak.session.rerun.unseen.libraries import loggers_of
@@ -186,7 +185,7 @@ def shared_values(item: pytest.Item) -> dict[str, object]:
     test_class = getattr(item, "cls", None)
     namespaces: list[Mapping[str, object]] = []
     if test_class is not None:
-        namespaces += map(vars, class_lines(test_class))
+        namespaces += map(vars, mro(test_class))
     namespaces.append(module_dict(getattr(item, "module", None)) or {})
     for index, namespace in enumerate(namespaces):
         # Most entries are functions and classes.

@@ -11,11 +11,10 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.registry import untracked_generator_class
-from pytest_gpuleak.heap.classes import direct_subclasses
 from pytest_gpuleak.heap.collector import current_view, instances_of, whole_heap
 from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.referrers import untracked_instances_of
-from pytest_gpuleak.heap.safe_access import class_dict, in_package, slot
+from pytest_gpuleak.heap.safe_access import class_dict, in_package, slot, subclasses
 from pytest_gpuleak.heap.weak_references import has_weak_references
 from pytest_gpuleak.session.rerun.unseen.restoring import Restore, if_loaded, keep_each, keep_names
 
@@ -72,7 +71,7 @@ def _kinds() -> dict[int, Callable[[Any], tuple[Restore, Seed]]]:
 def _python_classes(base: type) -> Iterator[type]:
     """Yield a class and those that derive from it, but for what keeps its state in its own way."""
     yield base
-    for kind in direct_subclasses(base):
+    for kind in subclasses(base):
         if not {"getstate", "setstate"}.intersection(class_dict(kind)):
             yield from _python_classes(kind)
 
