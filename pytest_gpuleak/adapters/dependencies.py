@@ -8,13 +8,12 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.heap.safe_access import is_subclass
+from pytest_gpuleak.heap.safe_access import module_dict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ModuleSpec: Final = type(types.__spec__)
-_module_dict = vars(types.ModuleType)["__dict__"].__get__
 _ABSENT: Final = object()
 _imported: dict[str, Any] = {}
 
@@ -47,9 +46,7 @@ def dependency_in_place(name: str) -> Iterator[None]:
 
 def is_installed(module: object) -> bool:
     """Return whether a module was imported from a file rather than created by hand."""
-    if not is_subclass(type(module), types.ModuleType):
-        return False
-    spec = _module_dict(module).get("__spec__")
+    spec = (module_dict(module) or {}).get("__spec__")
     return type(spec) is _ModuleSpec and type(vars(spec).get("origin")) is str
 
 

@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 import sys
-import types
-from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.heap.safe_access import is_subclass, read_module, read_name, subclasses
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_module_dict: Callable[[object], dict[str, Any]] = vars(types.ModuleType)["__dict__"].__get__
+from pytest_gpuleak.heap.safe_access import is_a, loaded_module, module_dict, read_module, read_name, subclasses
 
 _ABSENT: dict[tuple[str, str], int] = {}
 """Classes that no loaded module has brought, by the number of modules at that time."""
@@ -19,11 +12,10 @@ _ABSENT: dict[tuple[str, str], int] = {}
 
 def extension_class(module: str, name: str) -> type | None:
     """Return the class with this module and name that derives from `object` alone, or None."""
-    loaded = dict.get(sys.modules, module)
-    if is_subclass(type(loaded), types.ModuleType):
-        found = _module_dict(loaded).get(name)
-        if is_subclass(type(found), type) and _says(found, module, name):  # type: ignore[arg-type]
-            return found
+    loaded = loaded_module(module)
+    found = (module_dict(loaded) or {}).get(name)
+    if is_a(found, type) and _says(found, module, name):  # type: ignore[arg-type]
+        return found
     package = module.partition(".")[0]
     # Listing all classes takes 0.2 to 2 ms. A package that was ever imported has left its folder here.
     folders = ("/" + package, "\\" + package)

@@ -142,7 +142,7 @@ class TorchDevices(DeviceProbe):
 
     def _counters(self, torch: Any) -> Iterator[DeviceCounters]:
         # Imported here because most runs use no device.
-        from pytest_gpuleak.adapters.torch.peak_counters import CudaCounters, ModuleCounters
+        from pytest_gpuleak.adapters.torch.peak_counters import CudaCounters, DeviceCounters
 
         cuda = getattr(torch, "cuda", None)
         if cuda is not None and hasattr(torch._C, "_cuda_memoryStats") and self._cuda_in_use(torch, cuda):
@@ -157,7 +157,7 @@ class TorchDevices(DeviceProbe):
             if initialised is None or not initialised():
                 continue
             if name not in self._known and getattr(module, "memory_allocated", None) is not None:
-                self._known[name] = ModuleCounters(name, torch, module)
+                self._known[name] = DeviceCounters(name, torch, module)
             if name in self._known:
                 yield self._known[name]
             else:

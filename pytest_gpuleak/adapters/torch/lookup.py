@@ -12,12 +12,10 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.heap.library_types import extension_class
-from pytest_gpuleak.heap.safe_access import class_dict, is_subclass, mro, read_name, subclasses
+from pytest_gpuleak.heap.safe_access import class_dict, is_subclass, module_dict, read_name, subclasses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_module_dict: Callable[[object], dict[str, Any]] = vars(types.ModuleType)["__dict__"].__get__
 
 MADE_FIRST = "torch.version"
 """A module that `torch/__init__.py` imports before `torch._C`: a second instance proves a second import of torch."""
@@ -47,7 +45,7 @@ class TorchLookup:
             self._search_classes()
 
     def _take(self, module: types.ModuleType) -> None:
-        core = _module_dict(_module_dict(module)["_C"])
+        core = vars(vars(module)["_C"])
         self.tensor_base, self.storage_base = core["TensorBase"], core.get("StorageBase")
         self.module = weakref.ref(module)
 
@@ -67,10 +65,15 @@ class TorchLookup:
         first = self.module()
         if first is None:
             return ""
-        if sys.modules.get("torch._C") is _module_dict(first).get("_C"):
+        if sys.modules.get("torch._C") is vars(first).get("_C"):
             return ""
         made, before = sys.modules.get(MADE_FIRST), find_module(first, MADE_FIRST)
-        if made is None or made is before or type(made) is not types.ModuleType or _origin(made) != _origin(before):
+        if (
+            made is None
+            or made is before
+            or type(made) is not types.ModuleType
+            or _spec_of(made).get("origin") != _spec_of(before).get("origin")
+        ):
             return ""
         return "torch was removed from sys.modules and imported a second time, which torch does not support"
 
@@ -86,10 +89,10 @@ def loaded_torch() -> Any:
     torch = LOOKUP.module()
     if torch is None:
         torch = sys.modules.get("torch")
-        if type(torch) is not types.ModuleType or type(_module_dict(torch).get("_C")) is not types.ModuleType:
+        if type((module_dict(torch) or {}).get("_C")) is not types.ModuleType:
             return None  # a test may put anything there
     # `cuda` is bound near the end of the import.
-    return torch if "cuda" in _module_dict(torch) else None
+    return torch if "cuda" in vars(torch) else None
 
 
 def torch_module(name: str) -> Any:
@@ -103,8 +106,7 @@ def torch_module(name: str) -> Any:
 
 def torch_class(module: str, name: str) -> type | None:
     """Return a class of the loaded torch; None if its module is not imported."""
-    owner = torch_module(module)
-    found = None if owner is None else _module_dict(owner).get(name)
+    found = (module_dict(torch_module(module)) or {}).get(name)
     return found if is_subclass(type(found), type) else None
 
 
@@ -119,42 +121,32 @@ def accelerator_names(torch: Any) -> list[str]:
 
 def find_module(torch: types.ModuleType, name: str) -> types.ModuleType | None:
     """Return the module that a dotted name leads to from `torch` by attributes; None if a part is missing."""
-    found, path = torch, "torch"
+    found: Any = torch
+    path = "torch"
     for part in name.split(".")[1:]:
         path = f"{path}.{part}"
-        inner = _module_dict(found).get(part)
-        if not is_subclass(type(inner), types.ModuleType):
+        found = vars(found).get(part)
+        if (module_dict(found) or {}).get("__name__") != path:
             return None
-        found = inner  # type: ignore[assignment]  # a module, as was just checked
-        if _module_dict(found).get("__name__") != path:
-            return None
-    return found
+    return found  # type: ignore[no-any-return] # a module, as was just checked
 
 
 def _is_torch(module: object) -> bool:
-    if not is_subclass(type(module), types.ModuleType):
-        return False
-    extension = _module_dict(module).get("_C")
-    if type(extension) is not types.ModuleType:
-        return False
-    tensor, base = _module_dict(module).get("Tensor"), _module_dict(extension).get("TensorBase")
-    return base is not None and is_subclass(type(tensor), type) and id(base) in map(id, mro(tensor))  # type: ignore[arg-type]
+    names = module_dict(module) or {}
+    extension, tensor = names.get("_C"), names.get("Tensor")
+    base = vars(extension).get("TensorBase") if type(extension) is types.ModuleType else None
+    return base is not None and is_subclass(type(tensor), type) and is_subclass(tensor, base)  # type: ignore[arg-type]
+
+
+def _spec_of(module: object) -> dict[str, Any]:
+    """Return what a module's spec has; nothing for a stand-in."""
+    spec = (module_dict(module) or {}).get("__spec__")
+    return vars(spec) if type(spec) is type(types.__spec__) else {}
 
 
 def _is_being_imported(module: object) -> bool:
     """Return whether the module's import is under way (importlib/_bootstrap.py, ModuleSpec._initializing)."""
-    if not is_subclass(type(module), types.ModuleType):
-        return False
-    spec = _module_dict(module).get("__spec__")
-    return type(spec) is _ModuleSpec and bool(vars(spec).get("_initializing"))
-
-
-_ModuleSpec = type(types.__spec__)
-
-
-def _origin(module: object) -> str | None:
-    spec = _module_dict(module).get("__spec__") if is_subclass(type(module), types.ModuleType) else None
-    return vars(spec).get("origin") if type(spec) is _ModuleSpec else None
+    return bool(_spec_of(module).get("_initializing"))
 
 
 def _torch_of(tensor: type) -> types.ModuleType | None:
@@ -163,6 +155,6 @@ def _torch_of(tensor: type) -> types.ModuleType | None:
     for method in list(class_dict(tensor).values()):
         if type(method) is types.FunctionType and method.__globals__.get("__name__") == "torch._tensor":
             module = method.__globals__.get("torch")
-            if _is_torch(module) and _module_dict(module).get("Tensor") is tensor:
+            if _is_torch(module) and vars(module).get("Tensor") is tensor:
                 return module
     return None

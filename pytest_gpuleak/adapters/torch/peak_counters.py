@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.replaced import replaced
 
@@ -41,31 +41,6 @@ FUNCTIONS = {
 STATISTICS = ("memory_stats_as_nested_dict", "memory_stats")
 
 
-class DeviceCounters(Protocol):
-    """The counters of a device type in use, such as ``cuda``; `resets` tells whether its peaks can be reset."""
-
-    type: str
-    resets: bool
-
-    def count(self) -> int:
-        """Return the number of devices."""
-
-    def used(self, index: int) -> bool:
-        """Return False if the device is known to be unused, so that it need not be read."""
-
-    def figures(self, index: int) -> Figures:
-        """Return the device's counters, by torch's functions without wrappers."""
-
-    def reset(self, index: int) -> None:
-        """Reset torch's peaks."""
-
-    def peaks(self, index: int) -> Peaks:
-        """Return all of its peaks, to be merged into the results of `accessors`."""
-
-    def accessors(self) -> list[PeakAccessor]:
-        """Return the functions by which users read and reset peaks."""
-
-
 class PeakAccessor:
     """The function `name` of `owner` that reads peaks, or `resets` them; `index` tells the device of a call."""
 
@@ -79,93 +54,19 @@ def _accessors(owner: Any, names: Iterable[str], index: Index) -> list[PeakAcces
     return [PeakAccessor(owner, name, index) for name in names if hasattr(owner, name)]
 
 
-class CudaCounters:
-    """CUDA's and ROCm's counters, from the functions below `torch.cuda` and `torch.accelerator`."""
+class DeviceCounters:
+    """Counters of a type of devices in use that has its own module `torch.<type>`; `resets`: whether its peaks can be reset.
 
-    type = "cuda"
-    resets = True
-
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
-        self._statistics = torch._C._cuda_memoryStats
-        self._reset = torch._C._cuda_resetPeakMemoryStats
-        self._context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
-        self._backend = getattr(torch._C, "_cuda_getAllocatorBackend", None)
-        self._settings = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
-        self._families = -1
-        self._pairs: list[Path] = []
-        self._triples: list[Path] = []
-        self._varying: list[str] = []
-
-    def count(self) -> int:
-        """Return the number of visible devices."""
-        return int(self._torch._C._cuda_getDeviceCount())
-
-    def used(self, index: int) -> bool:
-        """Return whether the device has a context, or memory without one. Asking creates none."""
-        return self._context is None or bool(self._context(index)) or self._is_mapped(index)
-
-    def _is_mapped(self, index: int) -> bool:
-        """Return whether the device has had an expandable segment, whose memory the driver maps without a context."""
-        return (
-            self._settings is not None
-            and "expandable_segments" in self._settings()
-            and self._backend is not None
-            and self._backend() == "native"
-            and self._statistics(index)["reserved_bytes"]["all"]["peak"] > 0
-        )
-
-    def figures(self, index: int) -> Figures:
-        """Return the caching allocator's figures, or the driver's for its pool."""
-        figures = _from_nested(self._statistics(index))
-        if self._backend is not None and self._backend() != "native":
-            figures["requested"] = None
-            figures["active"] = None
-        return figures
-
-    def reset(self, index: int) -> None:
-        """Reset torch's peaks. With `cudaMallocAsync` the device needs a context, so it must have been used."""
-        self._reset(index)
-
-    def peaks(self, index: int) -> Peaks:
-        """Return all peaks of the statistics, searched for once: only what has entries for private pools varies."""
-        statistics = self._statistics(index)
-        if len(statistics) != self._families:
-            self._learn(statistics)
-        found = {path: statistics[path[0]][path[1]][path[2]] for path in self._triples}
-        for path in self._pairs:
-            found[path] = statistics[path[0]][path[1]]
-        for family in self._varying:
-            if statistics[family]:
-                found |= _peaks_of({family: statistics[family]})
-        return found
-
-    def _learn(self, statistics: dict[Any, Any]) -> None:
-        paths = list(_peaks_of(statistics))
-        fixed = {path[0] for path in paths} - {path[0] for path in paths if len(path) not in (2, 3)}
-        self._pairs = [path for path in paths if path[0] in fixed and len(path) == 2]
-        self._triples = [path for path in paths if path[0] in fixed and len(path) == 3]
-        self._varying = [key for key, value in statistics.items() if type(value) is dict and key not in fixed]
-        self._families = len(statistics)
-
-    def accessors(self) -> list[PeakAccessor]:
-        """Return the functions of `torch._C` that `torch.cuda` and `torch.accelerator` look up at each call."""
-        names = ["_cuda_memoryStats", "_cuda_resetPeakMemoryStats"]
-        # With CUDA present, `torch.accelerator` means CUDA.
-        names += ["_accelerator_getDeviceStats", "_accelerator_resetPeakStats"]
-        return _accessors(self._torch._C, names, first)
-
-
-class ModuleCounters:
-    """Counters of a device with its own module `torch.<type>`, which has `memory_allocated` at least."""
+    Its functions are bound before a view wraps them.
+    """
 
     def __init__(self, type_: str, torch: Any, module: Any) -> None:
         self.type = type_
         self._torch, self._module = torch, module
         self._functions = {name: getattr(module, function, None) for name, function in FUNCTIONS.items()}
-        self._reset = getattr(module, "reset_peak_memory_stats", None)
+        self._reset: Any = getattr(module, "reset_peak_memory_stats", None)
         statistics = (getattr(module, name, None) for name in STATISTICS)
-        self._statistics = next((function for function in statistics if function is not None), None)
+        self._statistics: Any = next((function for function in statistics if function is not None), None)
         self.resets = self._reset is not None
 
     def count(self) -> int:
@@ -173,7 +74,7 @@ class ModuleCounters:
         return int(self._module.device_count())
 
     def used(self, index: int) -> bool:
-        """Return True: use is unknown before the figures are."""
+        """Return False if the device is known to be unused, so that it need not be read."""
         return True
 
     def figures(self, index: int) -> Figures:
@@ -188,9 +89,8 @@ class ModuleCounters:
         return {name: function(index) for name, function in self._functions.items() if function is not None}
 
     def reset(self, index: int) -> None:
-        """Reset the module's peaks if it can."""
-        if self._reset is not None:
-            self._reset(index)
+        """Reset torch's peaks. With `cudaMallocAsync` the device needs a context, so it must have been used."""
+        self._reset(index)
 
     def peaks(self, index: int) -> Peaks:
         """Return all peaks of its statistics, nested or flat, and its functions' peaks by name."""
@@ -224,6 +124,77 @@ class ModuleCounters:
             if index is not None:
                 return int(index)
         return int(self._module.current_device())
+
+
+class CudaCounters(DeviceCounters):
+    """CUDA's and ROCm's counters, from the functions below `torch.cuda` and `torch.accelerator`."""
+
+    def __init__(self, torch: Any) -> None:
+        super().__init__("cuda", torch, torch.cuda)
+        self._statistics = torch._C._cuda_memoryStats
+        self._reset = torch._C._cuda_resetPeakMemoryStats
+        self.resets = True
+        self._context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
+        self._backend = getattr(torch._C, "_cuda_getAllocatorBackend", None)
+        self._settings = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
+        self._families = -1
+        self._pairs: list[Path] = []
+        self._triples: list[Path] = []
+        self._varying: list[str] = []
+
+    def count(self) -> int:
+        """Return the number of visible devices."""
+        return int(self._torch._C._cuda_getDeviceCount())
+
+    def used(self, index: int) -> bool:
+        """Return whether the device has a context, or memory without one. Asking creates none."""
+        return self._context is None or bool(self._context(index)) or self._is_mapped(index)
+
+    def _is_mapped(self, index: int) -> bool:
+        """Return whether the device has had an expandable segment, whose memory the driver maps without a context."""
+        return (
+            self._settings is not None
+            and "expandable_segments" in self._settings()
+            and self._backend is not None
+            and self._backend() == "native"
+            and self._statistics(index)["reserved_bytes"]["all"]["peak"] > 0
+        )
+
+    def figures(self, index: int) -> Figures:
+        """Return the caching allocator's figures, or the driver's for its pool."""
+        figures = super().figures(index)
+        if self._backend is not None and self._backend() != "native":
+            figures["requested"] = None
+            figures["active"] = None
+        return figures
+
+    def peaks(self, index: int) -> Peaks:
+        """Return all peaks of the statistics, searched for once: only what has entries for private pools varies."""
+        statistics = self._statistics(index)
+        if len(statistics) != self._families:
+            self._learn(statistics)
+        found = {path: statistics[path[0]][path[1]][path[2]] for path in self._triples}
+        for path in self._pairs:
+            found[path] = statistics[path[0]][path[1]]
+        for family in self._varying:
+            if statistics[family]:
+                found |= _peaks_of({family: statistics[family]})
+        return found
+
+    def _learn(self, statistics: dict[Any, Any]) -> None:
+        paths = list(_peaks_of(statistics))
+        fixed = {path[0] for path in paths} - {path[0] for path in paths if len(path) not in (2, 3)}
+        self._pairs = [path for path in paths if path[0] in fixed and len(path) == 2]
+        self._triples = [path for path in paths if path[0] in fixed and len(path) == 3]
+        self._varying = [key for key, value in statistics.items() if type(value) is dict and key not in fixed]
+        self._families = len(statistics)
+
+    def accessors(self) -> list[PeakAccessor]:
+        """Return the functions of `torch._C` that `torch.cuda` and `torch.accelerator` look up at each call."""
+        names = ["_cuda_memoryStats", "_cuda_resetPeakMemoryStats"]
+        # With CUDA present, `torch.accelerator` means CUDA.
+        names += ["_accelerator_getDeviceStats", "_accelerator_resetPeakStats"]
+        return _accessors(self._torch._C, names, first)
 
 
 class PeakView:
