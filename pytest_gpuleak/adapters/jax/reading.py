@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,28 +104,30 @@ def read_tracer(tracer: Any) -> ArrayReading | None:
 
 def lines_of_arrays(arrays: Sequence[Any], is_user_file: Callable[[str], bool]) -> dict[int, Origin]:
     """Return the innermost user line on the stack of each array, as jaxlib has kept it."""
-    found: dict[int, Origin] = {}
-    for array in arrays[:MAX_LINES]:
-        try:
-            place = _user_place(safe_access.class_dict(type(array))["traceback"].__get__(array), is_user_file)
-        except Exception:  # noqa: BLE001 - a line is evidence only
-            continue
-        if place is not None:
-            found[id(array)] = _origin(*place)
-    return found
+    return _lines(
+        arrays, lambda one: _user_place(safe_access.class_dict(type(one))["traceback"].__get__(one), is_user_file)
+    )
 
 
 def lines_of_tracers(tracers: Sequence[Any], is_user_file: Callable[[str], bool]) -> dict[int, Origin]:
     """Return the user line that made each tracer; the function is the one that was traced, where JAX tells."""
+
+    def place_of(tracer: Any) -> tuple[str, int, str] | None:
+        place = _user_place(getattr(_attribute(tracer, "_line_info"), "traceback", None), is_user_file)
+        traced = _traced_function(tracer, is_user_file)
+        return None if place is None else (*place[:2], traced or place[2])
+
+    return _lines(tracers, place_of)
+
+
+def _lines(arrays: Sequence[Any], place_of: Callable[[Any], tuple[str, int, str] | None]) -> dict[int, Origin]:
     found: dict[int, Origin] = {}
-    for tracer in tracers[:MAX_LINES]:
-        try:
-            place = _user_place(getattr(_attribute(tracer, "_line_info"), "traceback", None), is_user_file)
-            traced = _traced_function(tracer, is_user_file)
-        except Exception:  # noqa: BLE001 - as above
-            continue
-        if place is not None:
-            found[id(tracer)] = _origin(place[0], place[1], traced or place[2])
+    for array in arrays[:MAX_LINES]:
+        with suppress(Exception):  # a line is evidence only
+            place = place_of(array)
+            if place is not None:
+                file, line, function = place
+                found[id(array)] = origin_at(file, line, function.rpartition(".")[2] or function)
     return found
 
 
@@ -174,7 +177,3 @@ def _user_place(stack: Any, is_user_file: Callable[[str], bool]) -> tuple[str, i
         if is_user_file(frame.file_name):
             return frame.file_name, int(frame.line_num), frame.function_name
     return None
-
-
-def _origin(file: str, line: int, function: str) -> Origin:
-    return origin_at(file, line, function.rpartition(".")[2] or function)

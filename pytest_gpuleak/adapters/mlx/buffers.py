@@ -24,11 +24,11 @@ class Buffers:
         self._keys: dict[int, tuple[weakref.ref[Any], int, int]] = {}
         self._next = itertools.count(1)
 
-    def of(self, arrays: Sequence[object]) -> list[tuple[int, int | None]]:
+    def of(self, arrays: Sequence[Any]) -> list[tuple[int, int | None]]:
         """Return key and bytes of each buffer, None if not evaluated; before MLX 0.32 the array's id and bytes."""
-        measure = _measure()
+        measure: Measure | None = native("mlx.core", "get_array_buffer_size")
         if measure is None:
-            return [(id(array), _nbytes(array)) for array in arrays]
+            return [(id(array), int(array.nbytes)) for array in arrays]
         sizes = [_size(measure, array) for array in arrays]
         new: dict[int, list[object]] = {}
         for array, size in zip(arrays, sizes, strict=True):
@@ -99,17 +99,8 @@ class _Group:
         return part[0][1]
 
 
-def _measure() -> Measure | None:
-    function: Measure | None = native("mlx.core", "get_array_buffer_size")
-    return function
-
-
 def _size(measure: Measure, array: object) -> int | None:
     try:
         return int(measure(array))
     except Exception:  # noqa: BLE001 - not evaluated
         return None
-
-
-def _nbytes(array: Any) -> int:
-    return int(array.nbytes)

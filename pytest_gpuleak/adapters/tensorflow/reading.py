@@ -102,11 +102,9 @@ def memory(array: object) -> MemoryRange | None:
     facts = _facts(array)
     if facts is None or facts.device != HOST:
         return None
-    if facts.kind == RESOURCE:
-        start, shape = _address_of_value(array, facts.elements.name), facts.shape
-    else:
-        start, shape = _address(array, facts), facts.shape
-    return MemoryRange(start, facts.elements.size * prod(shape)) if start and shape is not None else None
+    is_variable = facts.kind == RESOURCE
+    start = _address_of_value(array, facts.elements.name) if is_variable else _address(array, facts)
+    return MemoryRange(start, facts.elements.size * prod(facts.shape)) if start and facts.shape is not None else None
 
 
 def _join(
@@ -149,10 +147,10 @@ def _facts(array: Any) -> _Facts | None:
 def _read(array: object, facts: _Facts) -> ArrayReading | None:
     shape = facts.shape
     if shape is None:
-        shape = (_shape_of_value(array, facts.elements) if facts.device == HOST else None) or (1,)
-    size = facts.elements.size
-    for one in shape:
-        size *= one
+        value = _value_of(array, facts.elements.name) if facts.device == HOST else None
+        cls: Any = TENSORS.get()
+        shape = (None if value is None else tuple(cls._shape_tuple(value))) or (1,)
+    size = facts.elements.size * prod(shape)
     if size <= 0:
         return None
     key = _address(array, facts) or id(array)
@@ -173,24 +171,15 @@ def _address_of(numbers: Any) -> int | None:
 
 def _address_of_value(handle: object, dtype: str) -> int | None:
     cls: Any = TENSORS.get()
-    try:
-        value = _value_of(handle, dtype)
-        return None if value is None else _address_of(cls._numpy_internal(value))
-    except Exception:  # noqa: BLE001 - a variable without a value shares nothing
-        return None
-
-
-def _shape_of_value(handle: object, elements: ElementType) -> tuple[int, ...] | None:
-    cls: Any = TENSORS.get()
-    try:
-        value = _value_of(handle, elements.name)
-        return None if value is None else tuple(cls._shape_tuple(value))
-    except Exception:  # noqa: BLE001 - as above
-        return None
+    value = _value_of(handle, dtype)
+    return None if value is None else _address_of(cls._numpy_internal(value))
 
 
 def _value_of(handle: object, dtype: str) -> Any:
-    """Read a variable on the host, which copies nothing, unseen by gradient tapes and by callbacks of operations."""
+    """Read a variable on the host, which copies nothing, unseen by gradient tapes and by callbacks of operations.
+
+    None for a variable without a value.
+    """
     context = eager_context()
     wrapper = loaded_names("tensorflow.python.pywrap_tfe")
     types = loaded_names("tensorflow.python.framework.dtypes")
@@ -202,6 +191,8 @@ def _value_of(handle: object, dtype: str) -> Any:
         return wrapper["TFE_Py_FastPathExecute"](
             context, "ReadVariableOp", None, handle, "dtype", types["as_dtype"](dtype)
         )
+    except Exception:  # noqa: BLE001 - a variable without a value shares nothing
+        return None
     finally:
         wrapper["TFE_Py_TapeSetRestartOnThread"]()
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.tensorflow.lookup import eager_context, loaded_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pytest_gpuleak.adapters.protocol import Restore
 
@@ -27,7 +28,12 @@ _SEEDS = "global_seed_generator"
 def keep_states() -> list[Restore]:
     """Note the seeds of operations, the state of the global generators, and Keras's counters of names."""
     restores: list[Restore] = []
-    for keep in (_keep_seeds, _keep_generator, _keep_keras_generator, _keep_names, _keep_names_by_graph):
+    generators: tuple[Callable[[], Any], ...] = (
+        lambda: vars(loaded_names(_GENERATOR)["global_generator"])["_state_var"],  # if a test has made one
+        lambda: _keras_state()[_SEEDS].state,
+    )
+    variables: Iterator[Callable[[], Restore | None]] = (partial(_keep_variable, find) for find in generators)
+    for keep in (_keep_seeds, *variables, _keep_names, _keep_names_by_graph):
         with contextlib.suppress(Exception):  # another version's state
             restore = keep()
             if restore is not None:
@@ -48,15 +54,6 @@ def _keep_seeds() -> Restore | None:
             generator.setstate(state)
 
     return restore
-
-
-def _keep_generator() -> Restore | None:
-    """Note the state of `tf.random.get_global_generator()`, if a test has made one."""
-    return _keep_variable(lambda: vars(loaded_names(_GENERATOR)["global_generator"])["_state_var"])
-
-
-def _keep_keras_generator() -> Restore | None:
-    return _keep_variable(lambda: _keras_state()[_SEEDS].state)
 
 
 def _keep_variable(find: Callable[[], Any]) -> Restore | None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import pickle
 import re
-import tempfile
 import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -159,15 +157,13 @@ def write_snapshot(snapshot: Mapping[str, Any], folder: Path, nodeid: str) -> Pa
     """Write a snapshot for pytorch.org/memory_viz, whole or not at all; return its path. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / snapshot_name(nodeid)
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".snapshot-", suffix=".part")
+    temporary = path.with_name(f".{path.name}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("wb") as file:
             pickle.dump(snapshot, file, protocol=PICKLE_PROTOCOL)
-        Path(temporary).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     return path
 
 

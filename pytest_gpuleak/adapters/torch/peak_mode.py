@@ -366,9 +366,7 @@ def _function_of(node: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", re.sub(r"Backward\d*$", "", printable(node))).lower()
 
 
-@functools.lru_cache(maxsize=1024)
-def _origin_at(file: str, line: int, function: str) -> Origin:
-    return origin_at(file, line, function)
+_origin_at = functools.lru_cache(maxsize=1024)(origin_at)
 
 
 def _origin(line: Line | None) -> Origin | None:
