@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import defaultdict
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuleak.model.text import clean_text
@@ -131,19 +132,15 @@ _LIKENESS: tuple[Callable[[PeakRow], tuple[object, ...]], ...] = (
 def _match(old: list[PeakRow], new: list[PeakRow], key: Callable[[PeakRow], tuple[object, ...]]) -> list[RowChange]:
     """Take the rows that match out of both lists, and return them; of several the largest first."""
     by_key: dict[tuple[object, ...], list[PeakRow]] = defaultdict(list)
-    for row in sorted(old, key=_size_of):
+    for row in sorted(old, key=attrgetter("bytes")):
         by_key[key(row)].append(row)
     found: list[RowChange] = []
-    for row in sorted(new, key=_size_of, reverse=True):
+    for row in sorted(new, key=attrgetter("bytes"), reverse=True):
         if by_key[key(row)]:
             found.append(RowChange(by_key[key(row)].pop(), row))
             old.remove(found[-1].old)  # type: ignore[arg-type] # it came from there
             new.remove(row)
     return found
-
-
-def _size_of(row: PeakRow) -> int:
-    return row.bytes
 
 
 def describe_row_change(change: RowChange) -> str:
@@ -181,8 +178,4 @@ def changed_peaks(
     both = [PeakChange(old[key], peak) for key, peak in new.items() if key in old]
     grown = [change for change in both if change.grown > change.old.bytes * tolerance]
     shrunk = [change for change in both if -change.grown > change.old.bytes * tolerance]
-    return sorted(grown, key=_growth_of, reverse=True), sorted(shrunk, key=_growth_of)
-
-
-def _growth_of(change: PeakChange) -> int:
-    return change.grown
+    return sorted(grown, key=attrgetter("grown"), reverse=True), sorted(shrunk, key=attrgetter("grown"))

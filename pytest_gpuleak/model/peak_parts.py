@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuleak.model.findings import PeakPart
 from pytest_gpuleak.model.source_files import shorten
@@ -80,16 +80,12 @@ def group_blocks(blocks: Iterable[Block]) -> tuple[PeakPart, ...]:
 
 def _part_of(blocks: Sequence[Block]) -> PeakPart:
     first = blocks[0]
-    note = ""
+    backward = f"backward of {first.forward}" if first.forward else ""
+    operators = {block.operator for block in blocks}
     if first.category == "inside":
-        note = ", ".join(
-            [first.operator or "no operator", *([f"backward of {first.forward}"] if first.forward else [])]
-        )
-    elif first.forward:
-        operators = {block.operator for block in blocks}
-        note = f"backward of {first.forward}" + (
-            f" ({first.operator})" if len(operators) == 1 and first.operator else ""
-        )
+        note = ", ".join(filter(None, (first.operator or "no operator", backward)))
+    else:
+        note = f"{backward} ({first.operator})" if backward and first.operator and len(operators) == 1 else backward
     return PeakPart(
         category=first.category,
         module=common_module([block.module for block in blocks]),
@@ -118,19 +114,14 @@ def _named(category: str, count: int) -> str:
 
 def located(peak: Peak, root: str) -> Peak:
     """Return a peak whose files below the folder `root` are relative to it."""
-    moment = peak.moment
-    if moment is not None and moment.file is not None:
-        moment = dataclasses.replace(moment, file=shorten(moment.file, root))
-    parts = tuple(
-        part
-        if part.created is None
-        else dataclasses.replace(part, created=dataclasses.replace(part.created, file=shorten(part.created.file, root)))
-        for part in peak.parts
-    )
-    steps = tuple(
-        step if step.file is None else dataclasses.replace(step, file=shorten(step.file, root)) for step in peak.steps
-    )
-    return dataclasses.replace(peak, moment=moment, parts=parts, steps=steps)
+
+    def below(place: Any) -> Any:
+        if place is None or place.file is None:
+            return place
+        return dataclasses.replace(place, file=shorten(place.file, root))
+
+    parts = tuple(dataclasses.replace(part, created=below(part.created)) for part in peak.parts)
+    return dataclasses.replace(peak, moment=below(peak.moment), parts=parts, steps=tuple(map(below, peak.steps)))
 
 
 def common_module(paths: Iterable[str]) -> str:
