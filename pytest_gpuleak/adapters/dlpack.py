@@ -102,17 +102,10 @@ class _Borrowers:
         self._numpy = extension_class("numpy", "ndarray")
         self._capsule = _capsule_functions().kind
         self._linked: set[int] = set()
-        self._by_type: dict[int, bool] = {}
 
     def may_borrow(self, kind: type) -> bool:
-        found = self._by_type.get(id(kind))  # most values are dicts and tuples
-        if found is None:
-            found = self._by_type[id(kind)] = (
-                kind is self._capsule
-                or (self._numpy is not None and is_subclass(kind, self._numpy))
-                or any(is_subclass(kind, base) for base in self._types)
-            )
-        return found
+        bases = self._types if self._numpy is None else [*self._types, self._numpy]
+        return kind is self._capsule or any(is_subclass(kind, base) for base in bases)
 
     def leads_to_wanted(self, value: object) -> bool:
         if id(value) in self._linked:

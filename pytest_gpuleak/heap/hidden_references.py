@@ -136,9 +136,13 @@ def lead_through_dicts(
     budget: Budget,
 ) -> list[Link]:
     """Ask `leads_on` of each object whose type `may_lead`; return links from untracked dicts and tuples to those."""
+    leading: dict[int, bool] = {}  # by the id of the type: most values are dicts and tuples
 
     def may_lead_on(value: object) -> bool:
-        return may_lead(type(value))
+        found = leading.get(id(type(value)))
+        if found is None:
+            found = leading[id(type(value))] = may_lead(type(value))
+        return found
 
     def may_hide(value: object) -> bool:
         return (type(value) is dict or type(value) is tuple) and not is_tracked(value)

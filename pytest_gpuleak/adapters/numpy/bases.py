@@ -44,18 +44,13 @@ class _Bases:
         self._wanted = set(map(id, orphans))
         self._array_class = array_class
         self._wrappers = ArrayWrappers()
-        self._leading_types: dict[int, bool] = {}
         self._linked: set[int] = set()
         self._wrapped: set[tuple[int, str]] = set()
         self._met: set[int] = set()
         self._holding: set[int] = set()
 
     def may_lead(self, kind: type) -> bool:
-        known = self._leading_types.get(id(kind))
-        if known is None:
-            known = safe_access.is_subclass(kind, self._array_class) or self._wrappers.is_wrapper_type(kind)
-            self._leading_types[id(kind)] = known
-        return known
+        return safe_access.is_subclass(kind, self._array_class) or self._wrappers.is_wrapper_type(kind)
 
     def is_array(self, value: object) -> bool:
         return safe_access.is_a(value, self._array_class)

@@ -65,7 +65,6 @@ class TorchDevices(DeviceProbe):
         self._known: dict[str, DeviceCounters] = {}
         self._views: dict[str, PeakView] = {}
         self._peaks = False
-        self._around: AroundCall | None = None
         self._cache_calls: CacheCalls | None = None
         self._flags = _Flags()
 
@@ -84,8 +83,9 @@ class TorchDevices(DeviceProbe):
             self._read_mps(torch, readings)
             self.first_used = frozenset(readings) - self._seen
             self._seen |= self.first_used
-            if self.first_used and self._around is not None:
-                self._watch_cache_calls(torch, self._around)
+            if self._cache_calls is not None:
+                for device in self.first_used:
+                    self._cache_calls.watch(torch, device.partition(":")[0])
         return readings
 
     def used(self, device: str) -> int | None:
@@ -120,25 +120,19 @@ class TorchDevices(DeviceProbe):
 
     def pass_cache_calls(self, around: AroundCall) -> None:
         """Wrap `empty_cache` once a device is in use: before, it does nothing."""
-        self._around = around
+        from pytest_gpuleak.adapters.torch.cache_calls import CacheCalls
+
+        self._cache_calls = CacheCalls(around)
 
     def stop(self) -> None:
         """Restore the wrapped functions."""
         self._peaks = False
         if self._cache_calls is not None:
             self._cache_calls.remove()
-        self._around = self._cache_calls = None
+        self._cache_calls = None
         for view in self._views.values():
             view.remove()
         self._views.clear()
-
-    def _watch_cache_calls(self, torch: Any, around: AroundCall) -> None:
-        if self._cache_calls is None:
-            from pytest_gpuleak.adapters.torch.cache_calls import CacheCalls  # most runs use no device
-
-            self._cache_calls = CacheCalls(around)
-        for device in self.first_used:
-            self._cache_calls.watch(torch, device.partition(":")[0])
 
     def _counters(self, torch: Any) -> Iterator[DeviceCounters]:
         # Imported here because most runs use no device.

@@ -55,6 +55,15 @@ class Place(NamedTuple):
     recomputed: bool = False
 
 
+class _Threads(threading.local):
+    """What each thread has: the modules that it calls, the number of its last node with a place, and whether it is Python's."""
+
+    def __init__(self) -> None:
+        self.stack: list[int] = []
+        self.noted: int | None = None
+        self.begun = False
+
+
 class Places:
     """Places of a run, for each of its threads; keeps file names, line numbers and paths, and no frame or module."""
 
@@ -65,7 +74,7 @@ class Places:
         self._compiler = os.path.join(folder, "_dynamo", "eval_frame.py")  # noqa: PTH118
         self._kind = functools.cache(self._kind_of)
         self._met: set[tuple[str, int]] = set()
-        self._threads = threading.local()
+        self._threads = _Threads()
         self._last: Line | None = None
         self._forward: dict[int, tuple[Line | None, str, object]] = {}
         """The line and module of nodes by their number, and the thread that made them."""
@@ -87,7 +96,7 @@ class Places:
     def place(self, operator: str, node: Any) -> Place:
         """Return where the calling thread is; `node` is the autograd node that runs, None in a forward pass."""
         line, in_optimizer = self._line()
-        stack = self._stack()
+        stack = self._threads.stack
         module = self._path(stack[-1]) if stack else ""
         if node is None:
             phase: PeakPhase = "optimizer" if in_optimizer else "forward" if stack else self.stage
@@ -105,7 +114,7 @@ class Places:
     def new_node(self) -> bool:
         """Whether the calling thread has made an autograd node that has no place yet."""
         number = self._sequence_number()
-        noted = getattr(self._threads, "noted", None)
+        noted = self._threads.noted
         if noted is None:  # a thread of C++, which makes nodes for a second backward pass
             noted = self._threads.noted = number - self._torch.is_grad_enabled()
         return bool(number > noted)
@@ -114,9 +123,9 @@ class Places:
         # A node takes its number just before its operator is called (torch/csrc/autograd/function.h). Each thread counts
         # for itself, so nodes of two threads may have one number: neither's place is told then.
         self._threads.noted = number = self._sequence_number()
-        if not hasattr(self._threads, "begun"):
+        if not self._threads.begun:
             self.of_backward_threads.add(number - 1)
-        thread = self._stack()
+        thread = self._threads.stack
         *_, other = self._forward.get(number - 1, (None, "", thread))
         self._forward[number - 1] = (line, module, thread) if other is thread else _NOWHERE
 
@@ -158,27 +167,20 @@ class Places:
         checkpoint recomputes is used until its backward pass if it ends outside the module.
         """
         if place.recomputed:
-            return bool(self._stack())
+            return bool(self._threads.stack)
         line, seen, frame = place.line, False, _frame_above(2)
         while frame is not None:
             if line is not None and id(frame) == line.frame:
                 return frame.f_code.co_filename == line.file and _evaluates(frame, line.line, is_newest=is_newest)
             seen = seen or self._kind(frame.f_code.co_filename) == _USER
             frame = frame.f_back
-        return place.phase == "backward" and not seen and not hasattr(self._threads, "begun")
+        return place.phase == "backward" and not seen and not self._threads.begun
 
     # -- modules
 
-    def _stack(self) -> list[int]:
-        try:
-            found: list[int] = self._threads.stack
-        except AttributeError:
-            found = self._threads.stack = []
-        return found
-
     def enter(self, module: Any) -> bool:
         """Note that a module is called; return whether it is an outermost call."""
-        stack = self._stack()
+        stack = self._threads.stack
         if self._path(id(module), module) == "":
             root = safe_access.class_name(type(module))
             self._name(module, f"{self._path(stack[-1])}.{root}" if stack else root)
@@ -187,7 +189,7 @@ class Places:
 
     def leave(self, module: Any) -> None:
         """Note that a module's call has ended, and the calls within it that have raised."""
-        stack = self._stack()
+        stack = self._threads.stack
         while id(module) in stack and stack.pop() != id(module):
             pass
 
