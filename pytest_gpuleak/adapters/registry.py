@@ -144,6 +144,6 @@ def arrays_in(objects: list[object]) -> dict[int, int]:
 
 def untracked_arrays() -> UntrackedArrays:
     """Return the reader of arrays on the heap that the collector does not track."""
-    from pytest_gpuleak.adapters.numpy.untracked import Ndarrays
+    from pytest_gpuleak.adapters.numpy.memory import Ndarrays
 
     return Ndarrays()

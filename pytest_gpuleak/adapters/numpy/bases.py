@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.adapters.numpy.memory import elements_of
+from pytest_gpuleak.adapters.numpy.memory import Ndarrays
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.array_wrappers import ArrayWrappers
 from pytest_gpuleak.heap.hidden_references import Link, lead_through_dicts
@@ -43,6 +43,7 @@ class _Bases:
         self.links: list[Link] = []
         self._wanted = set(map(id, orphans))
         self._array_class = array_class
+        self._arrays = Ndarrays()
         self._wrappers = ArrayWrappers()
         self._linked: set[int] = set()
         self._wrapped: set[tuple[int, str]] = set()
@@ -75,7 +76,7 @@ class _Bases:
         if id(array) in self._met:
             return id(array) in self._holding
         self._met.add(id(array))
-        for place, element in elements_of(array, self._array_class):
+        for place, element in self._arrays.placed_elements(array):
             if id(element) in self._wanted or self._hides_wanted(element, depth + 1):
                 self._holding.add(id(array))
                 self.links.append(Link(array, element, place))

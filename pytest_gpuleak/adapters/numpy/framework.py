@@ -31,23 +31,23 @@ class MappedArrays(ArrayFramework):
 
     def storage(self, array: Any) -> int:
         """See `ArrayFramework`."""
-        from pytest_gpuleak.adapters.numpy.memory import memory_of, ndarray_class
+        from pytest_gpuleak.adapters.numpy.memory import Ndarrays
 
-        return id(memory_of(array, ndarray_class())[1])
+        return id(Ndarrays().source(array)[1])
 
     def read(self, array: Any) -> ArrayReading | None:
         """See `ArrayFramework`."""
-        from pytest_gpuleak.adapters.numpy.memory import ndarray_class, read
+        from pytest_gpuleak.adapters.numpy.memory import Ndarrays
         from pytest_gpuleak.model.readings import DISK
 
-        reading = read(array, ndarray_class())
+        reading = Ndarrays().describe(array)
         return reading if reading is not None and reading.device == DISK else None
 
     def hold(self, array: Any) -> StorageHandle:
         """See `ArrayFramework`."""
-        from pytest_gpuleak.adapters.numpy.memory import hold, ndarray_class
+        from pytest_gpuleak.adapters.numpy.memory import Ndarrays
 
-        return hold(array, ndarray_class())
+        return Ndarrays().hold(array)
 
     def memory(self, array: Any) -> MemoryRange | None:
         """See `ArrayFramework`."""

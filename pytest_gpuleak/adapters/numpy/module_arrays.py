@@ -49,7 +49,7 @@ def _sizes_in(values: list[Any], array_class: type) -> dict[int, int]:
     arrays = [*_of_type(values, array_class), *_of_type(inner, array_class)]
     if not arrays:
         return {}
-    from pytest_gpuleak.adapters.numpy.untracked import Ndarrays  # takes milliseconds to load
+    from pytest_gpuleak.adapters.numpy.memory import Ndarrays  # takes milliseconds to load
 
     return dict(Ndarrays().sizes(arrays, ()))
 

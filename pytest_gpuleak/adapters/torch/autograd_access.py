@@ -116,10 +116,13 @@ class TorchAccess:
 
     def is_node(self, value: object) -> bool:
         """Return whether `value` is an autograd node, written in C++ or the ctx of a custom function."""
-        return self._node_type(value) is not None
+        return self.is_node_type(type(value))
 
-    def _node_type(self, node: object) -> type | None:
-        kind = type(node)
+    def is_node_type(self, kind: type) -> bool:
+        """Return whether objects of a type are autograd nodes."""
+        return self._node_type(kind) is not None
+
+    def _node_type(self, kind: type) -> type | None:
         if id(kind) not in self._node_types:
             found: type | None = None
             if self.function_class is not None and safe_access.is_subclass(kind, self.function_class):
@@ -141,7 +144,7 @@ class TorchAccess:
 
     def read_node(self, node: Any, name: str) -> Any:
         """Return an attribute of a node; None where torch raises, as for a node whose graph is gone."""
-        kind = self._node_type(node)
+        kind = self._node_type(type(node))
         try:
             if kind is type(node):  # of C++, whose attributes are no user's code
                 return getattr(node, name)
@@ -165,13 +168,13 @@ class TorchAccess:
 
     def variable(self, node: Any) -> Any:
         """Return the leaf whose gradient a node accumulates; None for other nodes. Creates no Python object."""
-        kind = self._node_type(node)
+        kind = self._node_type(type(node))
         has_variable = kind is not None and "variable" in safe_access.class_dict(kind)
         return self.read_node(node, "variable") if has_variable else None
 
     def saved(self, node: Any) -> list[Saved]:
         """Return the values that a node saved for the backward pass. Calls no pack or unpack hook."""
-        kind = self._node_type(node)
+        kind = self._node_type(type(node))
         if kind is None:
             return []
         found: list[Saved] = []
@@ -196,7 +199,7 @@ class TorchAccess:
 
     def packed(self, node: Any) -> Iterator[Any]:
         """Yield what a node keeps for the backward pass: tensors, or what pack hooks have made of them."""
-        kind = self._node_type(node)
+        kind = self._node_type(type(node))
         for name in () if kind is None else self._names_of_saved(kind):
             raws = self.read_node(node, name)
             for one in raws if type(raws) is tuple or type(raws) is list else (raws,):

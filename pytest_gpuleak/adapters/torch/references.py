@@ -23,6 +23,7 @@ from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.hidden_references import Link
 from pytest_gpuleak.heap.reference_counts import LENDS_ARGUMENTS, LOOKUP_REFERENCES, getrefcount
 from pytest_gpuleak.heap.referrers import get_objects, get_referents
+from pytest_gpuleak.heap.type_sieve import TypeSieve, TypeTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -52,28 +53,20 @@ class LiveTorchObjects:
         self.nodes: list[Any] = []
         self.scripts: list[Any] = []
         script = torch_class("torch.jit", "RecursiveScriptModule")
-        lists: dict[int, list[Any] | None] = {}
+        table = TypeTable()
+        sieves = (
+            TypeSieve(lambda kind: safe_access.is_subclass(kind, access.tensor_class), table),
+            TypeSieve(access.is_node_type, table),
+            TypeSieve(lambda kind: script is not None and safe_access.is_subclass(kind, script), table),
+        )
         objects = get_objects()
-        for start in range(0, len(objects), _AT_ONCE):
-            if budget.worked(_AT_ONCE):
-                break
+        for start in budget.affordable(range(0, len(objects), _AT_ONCE), _AT_ONCE):
             part = objects[start : start + _AT_ONCE]
-            kinds = list(map(id, map(type, part)))
-            for kind, value in dict(zip(kinds, part, strict=True)).items():  # one object of each type
-                if kind not in lists:
-                    lists[kind] = self._list_for(value, script)
-            chosen = {kind for kind in kinds if lists[kind] is not None}
-            for kind, value in compress(zip(kinds, part, strict=True), map(chosen.__contains__, kinds)):
-                lists[kind].append(value)  # type: ignore[union-attr] # chosen above
+            types = table.ids_of(part)
+            for found, sieve in zip(self.lists(), sieves, strict=True):
+                found.extend(compress(part, sieve.marks(part, types)))
         for found in self.lists():
             found.reverse()
-
-    def _list_for(self, value: object, script: type | None) -> list[Any] | None:
-        if self.access.is_tensor(value):
-            return self.tensors
-        if self.access.is_node(value):
-            return self.nodes
-        return self.scripts if script is not None and safe_access.is_a(value, script) else None
 
     def lists(self) -> tuple[list[Any], ...]:
         """Return the lists of tensors, nodes and scripted modules."""

@@ -11,8 +11,7 @@ import pytest
 np: Any = pytest.importorskip("numpy")
 
 from pytest_gpuleak.adapters.numpy.framework import MappedArrays, NumpyFramework  # noqa: E402
-from pytest_gpuleak.adapters.numpy.memory import MAX_ELEMENTS, elements_of  # noqa: E402
-from pytest_gpuleak.adapters.numpy.untracked import Ndarrays  # noqa: E402
+from pytest_gpuleak.adapters.numpy.memory import MAX_ELEMENTS, Ndarrays  # noqa: E402
 
 if TYPE_CHECKING:
     import pathlib
@@ -136,7 +135,7 @@ def test_elements_of_arrays_of_objects() -> None:
     ],
 )
 def test_objects_are_found_at_their_places(shape: Any, dtype: Any, places: list[str]) -> None:
-    found = list(elements_of(np.zeros(shape, dtype), np.ndarray))
+    found = list(READER.placed_elements(np.zeros(shape, dtype)))
     assert [place for place, _ in found] == places
     assert all(value == 0 for _, value in found)
 
