@@ -16,10 +16,8 @@ class CounterProbe(HostProbe):
     """One counter of the host's memory; `start` sets its reader. `maps`: whether the counter includes memory maps."""
 
     counts_heap = True
-
-    def __init__(self, *, maps: bool) -> None:
-        self.maps = maps
-        self._read: Callable[[], int] | None = None
+    maps = False
+    _read: Callable[[], int] | None = None
 
     def stop(self) -> None:
         """Stop reading. Safe to call twice."""
@@ -36,9 +34,7 @@ class ResidentSetProbe(CounterProbe):
     name = "rss"
     judges = False
     floor = 16 * 1024 * 1024
-
-    def __init__(self) -> None:
-        super().__init__(maps=True)
+    maps = True
 
     def start(self) -> None:
         """Open this process with psutil. Raises ProbeUnavailable if psutil cannot read it."""

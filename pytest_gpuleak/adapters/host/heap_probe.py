@@ -23,9 +23,7 @@ class HeapProbe(CounterProbe):
     judges = True
     floor = 2 * 1024 * 1024
 
-    def __init__(self) -> None:
-        super().__init__(maps=False)
-        self._reader: BoundedReader | None = None
+    _reader: BoundedReader | None = None
 
     def start(self) -> None:
         """Find the heap's counter. Raises ProbeUnavailable if there is none."""

@@ -145,7 +145,7 @@ def blocks_alive(
     sizes: dict[tuple[str, Place | None], list[int]] = {}
     for address, block in blocks_in_use(snapshot.get("segments", ()), device):
         if address not in before or address in renewed:
-            sizes.setdefault(_reason(_frames(block), is_user_file), []).append(requested_bytes(block))
+            sizes.setdefault(_reason(block.get("frames") or (), is_user_file), []).append(requested_bytes(block))
     parts = [
         Contribution(text, sum(found), len(found), None if place is None else origin_at(*place))
         for (text, place), found in sizes.items()
@@ -218,10 +218,6 @@ def _allocated(snapshot: Mapping[str, Any]) -> set[int]:
         for entry in trace
         if entry.get("action") == "alloc" and "addr" in entry
     }
-
-
-def _frames(block: Mapping[str, Any]) -> Sequence[Frame]:
-    return block.get("frames") or ()
 
 
 def requested_bytes(block: Mapping[str, Any]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.torch import storages
@@ -10,7 +11,7 @@ from pytest_gpuleak.heap.safe_access import class_dict, mro
 from pytest_gpuleak.model.readings import ArrayReading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from pytest_gpuleak.adapters.protocol import StorageHandle
     from pytest_gpuleak.model.readings import MemoryRange
@@ -53,10 +54,10 @@ def read_many(arrays: Iterable[object]) -> list[ArrayReading | None]:
     readings: list[ArrayReading | None] = []
     # Modes are off too: torch.set_default_device() installs one, and a user's mode runs user code.
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        texts = _Texts()
+        text_of = cache(lambda value: str(value).removeprefix("torch."))  # each is read many times
         for array in arrays:
             try:
-                readings.append(_read(torch, array, texts))
+                readings.append(_read(torch, array, text_of))
             except Exception:  # noqa: BLE001 - torch itself cannot describe the layout: no identifiable memory
                 readings.append(None)
     return readings
@@ -121,32 +122,21 @@ def _wraps_other_arrays(torch: Any, array: object) -> bool:
     return any("__tensor_flatten__" in class_dict(line) for line in mro(type(array)))
 
 
-class _Texts:
-    def __init__(self) -> None:
-        self._known: dict[Any, str] = {}
-
-    def of(self, value: Any) -> str:
-        text = self._known.get(value)
-        if text is None:
-            text = self._known[value] = str(value).removeprefix("torch.")
-        return text
-
-
-def _read(torch: Any, array: Any, texts: _Texts) -> ArrayReading | None:
+def _read(torch: Any, array: Any, text_of: Callable[[Any], str]) -> ArrayReading | None:
     native = torch._C
     if _wraps_other_arrays(torch, array) or torch._is_functional_tensor(array):
         return None
     tensor = native.TensorBase
     shape = _shape(tensor, array)
-    dtype = texts.of(tensor.dtype.__get__(array))
+    dtype = text_of(tensor.dtype.__get__(array))
     if native._has_storage(array):
         storage = tensor.untyped_storage(array)
-        size, device = int(storage.nbytes()), texts.of(storage.device)
+        size, device = int(storage.nbytes()), text_of(storage.device)
         if device.startswith("meta") or size == 0 or not _has_data(torch, array, storage):
             return None
         shown = min(size, int(tensor.numel(array)) * int(tensor.element_size(array)))
         return ArrayReading(id(array), shape, dtype, device, shown, int(storage._cdata), size)
-    device = texts.of(tensor.device.__get__(array))
+    device = text_of(tensor.device.__get__(array))
     size = _sparse_bytes(tensor, array)
     if device.startswith("meta") or size == 0:
         return None
