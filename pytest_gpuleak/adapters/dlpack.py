@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
-from functools import cache
+import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuleak.adapters.arrays import array_types, framework_of
@@ -19,7 +19,7 @@ from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.safe_access import is_subclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pytest_gpuleak.adapters.frameworks import Frameworks
     from pytest_gpuleak.adapters.protocol import ArrayFramework
@@ -29,6 +29,9 @@ _MAX_BASES: Final = 16
 
 EDGE: Final = " (memory)"
 """How the reference from a capsule to the array is written: no Python expression leads through a capsule."""
+
+_CAPSULE: Final = type(datetime.datetime_CAPI)
+"""The class of all capsules."""
 
 _NAMES: Final = {b"dltensor": 0, b"dltensor_versioned": 32}
 """Names of unused capsules, and where their DLTensor begins. A used capsule's structure is freed by its user."""
@@ -100,12 +103,11 @@ class _Borrowers:
         self._wanted = wanted
         self._ids = {id(block.array) for block in wanted.ranges}
         self._numpy = extension_class("numpy", "ndarray")
-        self._capsule = _capsule_functions().kind
         self._linked: set[int] = set()
 
     def may_borrow(self, kind: type) -> bool:
         bases = self._types if self._numpy is None else [*self._types, self._numpy]
-        return kind is self._capsule or any(is_subclass(kind, base) for base in bases)
+        return kind is _CAPSULE or any(is_subclass(kind, base) for base in bases)
 
     def leads_to_wanted(self, value: object) -> bool:
         if id(value) in self._linked:
@@ -120,7 +122,7 @@ class _Borrowers:
     def _lent_to(self, value: object) -> list[_Block]:
         if id(value) in self._ids:
             return []
-        if type(value) is self._capsule:
+        if type(value) is _CAPSULE:
             address = capsule_address(value)
         elif self._numpy is not None and is_subclass(type(value), self._numpy):
             address = self._array_address(value)
@@ -136,7 +138,7 @@ class _Borrowers:
         base: object = array
         for _ in range(_MAX_BASES):
             base = safe_access.slot(base, self._numpy, "base")
-            if type(base) is self._capsule:
+            if type(base) is _CAPSULE:
                 interface = safe_access.slot(array, self._numpy, "__array_interface__")
                 return int(interface["data"][0]) if type(interface) is dict else None
             if not is_subclass(type(base), self._numpy):
@@ -144,28 +146,11 @@ class _Borrowers:
         return None
 
 
-class _CapsuleFunctions(NamedTuple):
-    kind: type
-    name: Callable[[object], bytes | None]
-    pointer: Callable[[object, bytes], int | None]
-
-
-@cache
-def _capsule_functions() -> _CapsuleFunctions:
-    import datetime
-
-    name = c_function("PyCapsule_GetName", ctypes.c_char_p, ctypes.py_object)
-    pointer = c_function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
-    return _CapsuleFunctions(type(datetime.datetime_CAPI), name, pointer)
-
-
 def capsule_address(capsule: object) -> int | None:
     """Return where the memory of an unused DLPack capsule begins; None for any other capsule."""
-    functions = _capsule_functions()
-    name = functions.name(capsule)
-    offset = _NAMES.get(name or b"")
-    start = None if offset is None or name is None else functions.pointer(capsule, name)
-    if start is None or offset is None:
+    name = c_function("PyCapsule_GetName", ctypes.c_char_p, ctypes.py_object)(capsule)
+    if name not in _NAMES:
         return None
-    tensor = _DLTensor.from_address(start + offset)
+    pointer = c_function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    tensor = _DLTensor.from_address(pointer(capsule, name) + _NAMES[name])
     return int(tensor.data or 0) + int(tensor.byte_offset)

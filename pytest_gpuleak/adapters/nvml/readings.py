@@ -195,14 +195,20 @@ class Nvml:
         for device in self._devices:
             models.update(dict.fromkeys(device.partitions or (), f"{device.model} (MIG)"))
         family = Family(identity.pids)
-        readings = {}
-        for name, uuid in self._logical.items():
-            handle = self._handles[uuid]
-            total, used = self._totals(handle)
-            processes, refused = self._processes(handle)
-            bare = NvmlReading(uuid, models[uuid], total, used, None)
-            readings[name] = _with_processes(bare, processes, refused, identity, family)
-        return readings
+        return {name: self._read_device(uuid, models[uuid], identity, family) for name, uuid in self._logical.items()}
+
+    def _read_device(self, uuid: str, model: str, identity: Identity, family: Family) -> NvmlReading:
+        processes, refused = self._processes(self._handles[uuid])
+        mine = next((pid for pid in identity.pids if pid in processes), None)
+        own, why = (0, "") if mine is None else (processes[mine], "")
+        if mine is None and (refused or not identity.visible):
+            own, why = None, refused or identity.why
+        elif own is None:
+            why = "not visible: the driver gives no figure for a process"
+        rows = [ProcessMemory(pid, processes[pid], family.name_of(pid)) for pid in sorted(processes) if pid != mine]
+        children = tuple(row for row in rows if family.is_descendant(row.pid))
+        others = tuple(row for row in rows if not family.is_descendant(row.pid))
+        return NvmlReading(uuid, model, *self._totals(self._handles[uuid]), own, children, others, why)
 
     def _totals(self, handle: Any) -> tuple[int | None, int | None]:
         pynvml = self._pynvml
@@ -238,27 +244,6 @@ class Nvml:
             # A sum with an unknown part is unknown.
             by_pid[pid] = size if pid not in by_pid else _sum(by_pid[pid], size)
         return by_pid, refused
-
-
-def _with_processes(
-    bare: NvmlReading, processes: dict[int, int | None], refused: str, identity: Identity, family: Family
-) -> NvmlReading:
-    mine = next((pid for pid in identity.pids if pid in processes), None)
-    why = ""
-    if mine is not None:
-        own = processes[mine]
-        why = "" if own is not None else "not visible: the driver gives no figure for a process"
-    elif refused or not identity.visible:
-        own, why = None, refused or identity.why
-    else:
-        own = 0
-    children: list[ProcessMemory] = []
-    others: list[ProcessMemory] = []
-    for pid in sorted(processes):
-        if pid != mine:
-            row = ProcessMemory(pid, processes[pid], family.name_of(pid))
-            (children if family.is_descendant(pid) else others).append(row)
-    return bare._replace(own=own, children=tuple(children), others=tuple(others), why_absent=why)
 
 
 def framework_uuids() -> list[str] | None:
