@@ -101,7 +101,3 @@ def test_what_the_first_instance_alone_keeps_does_not_grow(run: Runner, suite: s
     assert found.finding("TestIt::test_direct")["holder"]["text"].startswith(holder)
 
 
-@pytest.mark.parametrize("suite", ["object"], indirect=True)
-def test_it_is_told_without_a_report_too(run: Runner, suite: str) -> None:
-    found = run(suite, report=False, apart=True)
-    found.result.stdout.fnmatch_lines(["gpu-leak: 5 leaked, *"])

@@ -58,21 +58,6 @@ def test_a_leak_beside_garbage_that_the_re_run_frees_is_found(run: Runner) -> No
         assert f"held by test_it.HISTORY_{name}" in found.result.stdout.str()
 
 
-@pytest.mark.torch
-def test_a_tensor_beside_garbage_that_the_re_run_frees_is_found(run: Runner) -> None:
-    pytest.importorskip("torch")
-    found = run(
-        f"""{HEAD}
-    import torch
-    def test_it():
-        gc.collect()
-        old = OLD.pop()
-        old.itself, old.tensor = old, torch.ones(50)
-        HISTORY.append(torch.ones(75))
-    """,
-        report=False,
-    )
-    found.result.stdout.fnmatch_lines(["gpu-leak: 1 leaked, 0 clean*"])
 
 
 def test_what_a_re_run_replaces_is_no_leak(run: Runner) -> None:

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import OFF
-
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
@@ -35,10 +33,3 @@ def test_an_alias_that_each_run_replaces_does_not_grow(run: Runner) -> None:
     for number in range(3):
         name = f"test_it[{number}]"
         assert (found.verdicts[name], found.finding(name)["kind"]) == ("noted", "retained")
-
-
-def test_an_alias_that_is_replaced_costs_no_search(pytester: pytest.Pytester, searches: list[int]) -> None:
-    pytester.makepyfile(REPLACED)
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *OFF, "--gpu-leak")
-    result.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 3 noted, 0 clean*"])
-    assert searches == []

@@ -551,14 +551,3 @@ def test_it_can_be_off(gate: Gate, value: str) -> None:
     assert found.tests["test_it"]["device_wait"] is None
 
 
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        ("pytest.ini", "[pytest]\ngpu_leak_wait = 0.5"),
-        ("pyproject.toml", '[tool.pytest.ini_options]\ngpu_leak_wait = "0.5"'),
-    ],
-)
-def test_it_is_read_from_the_ini(gate: Gate, pytester: pytest.Pytester, file: str, text: str) -> None:
-    (pytester.path / file).write_text(text)
-    found = gate("def test_it():\n    ended()\n    TIMELINE.say(a_device(used=31 * GIB))\n", wait="")
-    assert waited(found)[0] == 0.5

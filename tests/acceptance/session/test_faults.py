@@ -309,17 +309,6 @@ def test_strict_fails_a_run_in_which_the_check_failed(run: Runner) -> None:
     quiet.result.stdout.fnmatch_lines(["*the run fails (--gpu-leak-strict)"])
 
 
-@pytest.mark.usefixtures("faulty_hook")
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("pytest.ini", "[pytest]\ngpu_leak_strict = true\n"),
-        ("pyproject.toml", '[tool.pytest.ini_options]\ngpu_leak_strict = "true"\n'),
-    ],
-)
-def test_strict_by_a_file(run: Runner, pytester: pytest.Pytester, name: str, text: str) -> None:
-    (pytester.path / name).write_text(text)
-    assert run(ONCE.replace("size", "100")).result.ret == 1
 
 
 @pytest.mark.usefixtures("faulty_hook")
