@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.planted.kind import Kind
+    from tests.support.forked import ForkServer
 
 pytestmark = pytest.mark.slow
 
@@ -27,9 +28,11 @@ for kind in FILES:
 
 
 @pytest.mark.parametrize("kinds", PROCESSES.values(), ids=list(PROCESSES))
-def test_each_is_told_with_its_hint_and_a_line_to_edit(kinds: Sequence[Kind], tmp_path: Path) -> None:
+def test_each_is_told_with_its_hint_and_a_line_to_edit(
+    kinds: Sequence[Kind], tmp_path: Path, torch_server: ForkServer | None
+) -> None:
     suite = suite_of("planted", kinds)
-    found = run_mode(suite, tmp_path, "report")
+    found = run_mode(suite, tmp_path, "report", server=torch_server)
     assert not found.trouble
     assert faults(suite, "report", found) == {}
     assert untold(kinds, read_report(tmp_path / "report.json")) == {}
