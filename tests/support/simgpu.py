@@ -5,14 +5,13 @@ are real: their memory lies in anonymous mappings outside the C heap (so that ho
 are computed on CPU aliases of it, and views, autograd and optimisers are torch's own. A storage comes in by DLPack with
 a deleter, so that its block is given back when the storage dies, whoever held it last: Python or C++ alone.
 
-The allocator rounds, caches and splits as CUDA's does (c10/cuda/CUDACachingAllocator.cpp): blocks of multiples of 512
-bytes; segments of 2 MiB for blocks up to 1 MiB, of 20 MiB for those below 10 MiB, multiples of 2 MiB above.
+The allocator rounds to 512 bytes and caches as CUDA's does, but splits nothing: each block has a segment of its own, of
+a multiple of 64 KiB, which is used again for a block that needs as much.
 """
 
 from __future__ import annotations
 
 import atexit
-import bisect
 import collections
 import contextlib
 import ctypes
@@ -24,15 +23,14 @@ import re
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MIB = 1 << 20
 ROUNDING = 512
-SMALL_BLOCK, SMALL_SEGMENT = MIB, 2 * MIB
-LARGE_BLOCK, LARGE_SEGMENT, LARGE_ROUNDING = 10 * MIB, 20 * MIB, 2 * MIB
+SEGMENT = 64 * 1024
 DEVICES = 2
 CAPACITY = 1024 * MIB
 CONTEXT_BYTES = 16 * MIB
@@ -41,17 +39,12 @@ WORKSPACE_BYTES = 8 * MIB + 128 * 1024
 """What the first matrix product takes and keeps: CUDA's default for cuBLAS, 8.125 MiB."""
 
 
-class Block:
-    """A stretch of a segment; neighbours are linked, so that free ones merge."""
+class Block(NamedTuple):
+    """What a storage has: its bytes, those that were asked for, and those of its segment."""
 
-    __slots__ = ("address", "after", "before", "free", "pool", "requested", "segment", "size")
-
-    def __init__(self, segment: int, address: int, size: int, pool: str) -> None:
-        self.segment, self.address, self.size, self.pool = segment, address, size, pool
-        self.requested = 0
-        self.free = True
-        self.before: Block | None = None
-        self.after: Block | None = None
+    size: int
+    requested: int
+    segment: int
 
 
 class Device:
@@ -70,8 +63,7 @@ class Device:
         self.sticky = ""
         self.free_delay, self.skew = 0.0, 0
         self.blocks: dict[int, Block] = {}
-        self.segments: dict[int, int] = {}
-        self.cached: dict[str, list[tuple[int, int, Block]]] = {"small": [], "large": []}
+        self.cached: collections.defaultdict[int, list[int]] = collections.defaultdict(list)
         self.raw: dict[int, int] = {}
         self.workspace: int | None = None
         self.allocated = self.requested = self.reserved = self.peak = self.reserved_peak = 0
@@ -86,16 +78,17 @@ class Device:
         self.answer()
         self.collect_late()
         with self.lock:
-            block = self._take(max(ROUNDING, -(-size // ROUNDING) * ROUNDING))
-            if block is not None:
-                block.requested = size
-                self.blocks[block.address] = block
+            rounded = max(ROUNDING, -(-size // ROUNDING) * ROUNDING)
+            block = Block(rounded, size, -(-rounded // SEGMENT) * SEGMENT)
+            address = self._take(block.segment)
+            if address is not None:
+                self.blocks[address] = block
                 self.allocated += block.size
                 self.requested += size
                 self.count += 1
                 self.peak = max(self.peak, self.allocated)
                 self.reserved_peak = max(self.reserved_peak, self.reserved)
-                return block.address
+                return address
             self.ooms += 1
         raise out_of_memory(self, size)
 
@@ -123,7 +116,7 @@ class Device:
             self.lock.release()
 
     def release_cached(self) -> None:
-        """Give segments without a block in use back to the device, as `empty_cache` does."""
+        """Give what is cached back to the device, as `empty_cache` does."""
         with self.lock:
             self._release_cached()
 
@@ -133,34 +126,15 @@ class Device:
         context = CONTEXT_BYTES if self.initialised else 0
         return context + self.reserved + self.outside + self.other_use
 
-    def _take(self, size: int) -> Block | None:
-        pool = "small" if size <= SMALL_BLOCK else "large"
-        cached = self.cached[pool]
-        place = bisect.bisect_left(cached, (size, 0))
-        if place < len(cached):
-            block = cached.pop(place)[2]
-        else:
-            segment = SMALL_SEGMENT if pool == "small" else LARGE_SEGMENT
-            if size >= LARGE_BLOCK:
-                segment = -(-size // LARGE_ROUNDING) * LARGE_ROUNDING
+    def _take(self, segment: int) -> int | None:
+        if self.cached[segment]:
+            return self.cached[segment].pop()
+        if self.used + segment > self.capacity:
+            self._release_cached()
             if self.used + segment > self.capacity:
-                self._release_cached()
-                if self.used + segment > self.capacity:
-                    return None
-            start = _map(segment)
-            self.segments[start] = segment
-            self.reserved += segment
-            block = Block(start, start, segment, pool)
-        rest = block.size - size
-        if rest >= (ROUNDING if pool == "small" else SMALL_BLOCK + 1):
-            remainder = Block(block.segment, block.address + size, rest, pool)
-            remainder.before, remainder.after = block, block.after
-            if block.after is not None:
-                block.after.before = remainder
-            block.after, block.size = remainder, size
-            bisect.insort(cached, (rest, remainder.address, remainder))
-        block.free = False
-        return block
+                return None
+        self.reserved += segment
+        return _map(segment)
 
     def _give_back(self, address: int) -> None:
         block = self.blocks.pop(address, None)
@@ -168,26 +142,14 @@ class Device:
             return
         self.allocated -= block.size
         self.requested -= block.requested
-        block.free = True
-        cached = self.cached[block.pool]
-        for neighbour in (block.before, block.after):
-            if neighbour is None or not neighbour.free:
-                continue
-            cached.remove((neighbour.size, neighbour.address, neighbour))
-            first, second = (neighbour, block) if neighbour is block.before else (block, neighbour)
-            first.size += second.size
-            first.after = second.after
-            if second.after is not None:
-                second.after.before = first
-            block = first
-        bisect.insort(cached, (block.size, block.address, block))
+        self.cached[block.segment].append(address)
 
     def _release_cached(self) -> None:
-        for cached in self.cached.values():
-            for entry in [entry for entry in cached if self.segments[entry[2].segment] == entry[0]]:
-                cached.remove(entry)
-                self.reserved -= self.segments.pop(entry[2].segment)
-                _libc.munmap(ctypes.c_void_p(entry[1]), ctypes.c_size_t(entry[0]))
+        for segment, addresses in self.cached.items():
+            for address in addresses:
+                self.reserved -= segment
+                _libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(segment))
+        self.cached.clear()
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -326,7 +288,7 @@ def memory_stats(device: Any = None) -> dict[str, int]:
         "active_bytes.all.peak": found.peak - found.skew,
         "allocation.all.current": len(found.blocks),
         "allocation.all.allocated": found.count,
-        "segment.all.current": len(found.segments),
+        "segment.all.current": len(found.blocks) + sum(map(len, found.cached.values())),
         "num_ooms": found.ooms,
     }
 

@@ -74,33 +74,24 @@ def test_memory_that_only_cpp_holds_is_counted_until_it_is_let_go(torch: Any) ->
     assert torch.simgpu.memory_allocated(0) == 4096
 
 
-def test_blocks_are_rounded_cached_and_fragmented(torch: Any) -> None:
+def test_blocks_are_rounded_cached_and_used_again(torch: Any) -> None:
     device = torch.simgpu
-    blocks = [torch.empty(9 * MIB, dtype=torch.uint8, device="simgpu:0") for _ in range(4)]
+    large = torch.empty(9 * MIB, dtype=torch.uint8, device="simgpu:0")
     small = torch.empty(1, device="simgpu:0")
-    assert (device.memory_allocated(0), device.memory_reserved(0)) == (36 * MIB + 512, 42 * MIB)
-    assert device.memory_stats(0)["requested_bytes.all.current"] == 36 * MIB + 4
-    del blocks[2], blocks[0]
-    device.empty_cache()
-    assert device.memory_reserved(0) == 42 * MIB  # each segment has a block in use
-    blocks.clear()
+    assert (device.memory_allocated(0), device.memory_reserved(0)) == (9 * MIB + 512, 9 * MIB + simgpu.SEGMENT)
+    assert device.memory_stats(0)["requested_bytes.all.current"] == 9 * MIB + 4
+    del large
+    torch.empty(9 * MIB, dtype=torch.uint8, device="simgpu:0")
     assert device.memory_allocated(0) == 512
-    assert device.max_memory_allocated(0) == 36 * MIB + 512
+    assert device.max_memory_allocated(0) == 9 * MIB + 512
+    assert device.memory_reserved(0) == 9 * MIB + simgpu.SEGMENT
     device.empty_cache()
-    assert device.memory_reserved(0) == 2 * MIB
+    assert device.memory_reserved(0) == simgpu.SEGMENT
     del small
     device.empty_cache()
     assert device.memory_reserved(0) == 0
     device.reset_peak_memory_stats(0)
     assert (device.max_memory_allocated(0), device.max_memory_reserved(0)) == (0, 0)
-
-
-def test_freed_blocks_merge_and_are_used_again(torch: Any) -> None:
-    halves = [torch.empty(8 * MIB, dtype=torch.uint8, device="simgpu:0") for _ in range(2)]
-    del halves
-    whole = torch.empty(16 * MIB, dtype=torch.uint8, device="simgpu:0")
-    assert torch.simgpu.memory_reserved(0) == 20 * MIB
-    assert whole.numel() == 16 * MIB
 
 
 def test_memory_runs_out_at_the_capacity(torch: Any) -> None:
@@ -136,11 +127,11 @@ def test_frees_arrive_late(torch: Any) -> None:
 def test_memory_outside_of_tensors(torch: Any) -> None:
     inside, outside = simgpu.raw_allocate(0, 1000), simgpu.raw_allocate(0, 5 * MIB, counted=False)
     assert torch.simgpu.memory_allocated(0) == 1024
-    assert simgpu.process_use(0) == simgpu.CONTEXT_BYTES + 2 * MIB + 5 * MIB
+    assert simgpu.process_use(0) == simgpu.CONTEXT_BYTES + simgpu.SEGMENT + 5 * MIB
     simgpu.raw_free(0, inside)
     simgpu.raw_free(0, outside)
     assert torch.simgpu.memory_allocated(0) == 0
-    assert simgpu.process_use(0) == simgpu.CONTEXT_BYTES + 2 * MIB
+    assert simgpu.process_use(0) == simgpu.CONTEXT_BYTES + simgpu.SEGMENT
 
 
 def test_a_device_fails_and_counters_lie(torch: Any) -> None:

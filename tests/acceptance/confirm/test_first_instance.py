@@ -99,5 +99,3 @@ def test_what_the_first_instance_alone_keeps_does_not_grow(run: Runner, suite: s
     if "--gpu-leak-scan=scan" not in options:
         holder = "test_it.STORE['w']"
     assert found.finding("TestIt::test_direct")["holder"]["text"].startswith(holder)
-
-

@@ -58,8 +58,6 @@ def test_a_leak_beside_garbage_that_the_re_run_frees_is_found(run: Runner) -> No
         assert f"held by test_it.HISTORY_{name}" in found.result.stdout.str()
 
 
-
-
 def test_what_a_re_run_replaces_is_no_leak(run: Runner) -> None:
     bodies = {
         "one_for_one": "CACHE['model'] = Model(200)",

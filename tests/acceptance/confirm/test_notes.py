@@ -77,12 +77,6 @@ def test_what_grows_fails_with_its_holder_however_small(quiet: Quiet, searches: 
     assert searches == [3]
 
 
-
-
-
-
-
-
 @pytest.mark.newest
 def test_generators_draw_as_without_the_plugin(run: Runner, pytester: pytest.Pytester) -> None:
     # Each suspect's re-run draws too. Later generators are made in the midst of the session, some within old objects.

@@ -549,5 +549,3 @@ def test_it_can_be_off(gate: Gate, value: str) -> None:
         "def test_it():\n    ended()\n    TIMELINE.say(a_device(used=31 * GIB))\n", wait=f"--gpu-leak-wait={value}"
     )
     assert found.tests["test_it"]["device_wait"] is None
-
-

@@ -309,8 +309,6 @@ def test_strict_fails_a_run_in_which_the_check_failed(run: Runner) -> None:
     quiet.result.stdout.fnmatch_lines(["*the run fails (--gpu-leak-strict)"])
 
 
-
-
 @pytest.mark.usefixtures("faulty_hook")
 def test_faults_of_workers_reach_the_controller(run: Runner) -> None:
     pytest.importorskip("xdist")
