@@ -325,6 +325,12 @@ def make_module(
 
 
 @pytest.fixture
+def torch() -> Any:
+    """torch itself; `pytest.mark.torch` imports it in time."""
+    return pytest.importorskip("torch", reason="torch is not installed")
+
+
+@pytest.fixture
 def app(make_module: Callable[[str, str], types.ModuleType]) -> Any:
     """A module that stands for the user's application: what tests hang on it are globals that a path can start from."""
     return make_module("leaky_app", "HISTORY = []\nCACHE: dict = {}\n\n\nclass Attention:\n    masks = {}\n")

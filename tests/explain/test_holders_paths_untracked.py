@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.torch, pytest.mark.interpreter]
 
 
-@pytest.fixture
-def torch() -> Any:
-    return pytest.importorskip("torch", reason="torch is not installed")
-
-
 def test_results_in_a_global_list(app: Any, torch: Any) -> None:
     app.HISTORY.append(torch.zeros(2, 2).max(1))
     assert not gc.is_tracked(app.HISTORY[0])

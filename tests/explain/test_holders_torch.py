@@ -12,11 +12,6 @@ from pytest_gpuleak.explain.explain import explain
 pytestmark = [pytest.mark.torch, pytest.mark.interpreter]
 
 
-@pytest.fixture
-def torch() -> Any:
-    return pytest.importorskip("torch", reason="torch is not installed")
-
-
 def test_parameters_are_written_as_attributes(app: Any, torch: Any) -> None:
     class Net(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:

@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.torch, pytest.mark.interpreter]
 
 
-@pytest.fixture
-def torch() -> Any:
-    return pytest.importorskip("torch", reason="torch is not installed")
-
-
 def with_ring(torch: Any) -> Any:
     """A parameter whose gradient's graph leads back to it."""
     weight = torch.ones(4, requires_grad=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.model.findings import BaselineStatus, Contribution, Finding, FixtureRecord, Holder, KnownLeak
+from pytest_gpuleak.model.findings import BaselineStatus, Finding, FixtureRecord, Holder, KnownLeak
 from pytest_gpuleak.reports import formats
 from pytest_gpuleak.reports.markdown import MAX_BYTES, MIN_BYTES, encode_report
 from tests.support.hostile import TEXTS, hostile_report
@@ -164,19 +164,3 @@ def test_hostile_text_is_data(make: Any, text: str) -> None:
 def test_the_suffix_names_the_format(make: Any, tmp_path: Path) -> None:
     formats.write_report(make.report(), tmp_path / "leaks.md")
     assert (tmp_path / "leaks.md").read_bytes().startswith(b"### No GPU memory leaks found\n")
-
-
-def test_what_has_no_holder_is_named_in_the_table(make: Any) -> None:
-    process = make.finding(kind="process", holder=None, tensors=(), contributions=(Contribution("python w.py", 5),))
-    text = encode_report(make.report(make.test("t", process), make.test("u", make.finding(holder=None))))
-    assert "<td><code>python w.py</code></td><td></td>" in text
-    assert "<td>unknown</td><td></td>" in text
-
-
-def test_the_table_says_the_line_to_edit_and_else_where_the_holder_is_defined(make: Any) -> None:
-    defined = Holder("module", "app.A", "app.A[0]", (), "app/a.py", 3)
-    edited = Holder("module", "app.B", "app.B[0]", (), "app/b.py", 3, None, "app/loop.py", 40)
-    text = encode_report(make.report(*(make.test("t", make.finding(holder=one)) for one in (defined, edited))))
-    assert "<code>app/a.py:3</code>" in text
-    assert "<td><code>app/loop.py:40</code></td>" in text
-    assert "app/b.py:3</code></td>" not in text

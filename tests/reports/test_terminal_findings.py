@@ -20,7 +20,6 @@ from pytest_gpuleak.model.findings import (
 from pytest_gpuleak.reports import wording
 from pytest_gpuleak.reports.terminal import findings as terminal
 from pytest_gpuleak.reports.terminal import section as terminal_section
-from pytest_gpuleak.reports.terminal.lines import CutLine, DimLine
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport
@@ -33,14 +32,6 @@ def leaks(report: RunReport, verbosity: int = 0, width: int = 80) -> list[str]:
 
 
 class TestFinding:
-    def test_the_first_three_lines_answer_what_who_and_where(self, make: Any) -> None:
-        assert terminal.render_finding(make.finding()) == [
-            "  growing: 1 tensor, 4.0 MiB on cuda:0; each run leaves 4.0 MiB more",
-            "  held by  app.metrics.HISTORY[0]  (module global)",
-            "  created  app/model.py:14 in forward: self.meter.update(y.detach())",
-            "  tensor   float32 [1024, 1024], 4.0 MiB",
-        ]
-
     def test_everything_known(self, make: Any) -> None:
         finding = make.finding(
             kind="unconfirmed",
@@ -172,31 +163,6 @@ class TestFinding:
         verbose = terminal.render_finding(finding, verbosity=1)
         assert "  created  b.py:1 in f" in verbose
         assert verbose[-1] == "  tensor   float32 [1024, 1024], 4.0 MiB of a storage of 1.0 GiB"
-
-    def test_a_path_is_a_tree_with_the_reference_to_cut_marked(self, make: Any) -> None:
-        path = (PathStep("['a']", "dict"), PathStep(" (a key)", "dict"), PathStep(".loss", "app.Record"))
-        holder = Holder("module", "app.STATE", "app.STATE['a'] (a key).loss", path, "app.py", 3, deciding=2)
-        lines = terminal.render_finding(make.finding(holder=holder))[1:5]
-        assert lines == [
-            "  held by  app.STATE  (module global, app.py:3)",
-            "             ['a']: dict",
-            "               (a key): app.Record",
-            "                 .loss: float32 [1024, 1024]  <- cut here",
-        ]
-        assert [type(line) for line in lines] == [str, DimLine, DimLine, CutLine]
-        placed = dataclasses.replace(holder, deciding=1, edit_file="app/trainer.py", edit_line=31)
-        assert terminal.render_finding(make.finding(holder=placed))[3] == (
-            "               (a key): app.Record  <- cut here, at app/trainer.py:31"
-        )
-        root = dataclasses.replace(holder, deciding=None)
-        assert type(terminal.render_finding(make.finding(holder=root))[1]) is CutLine
-
-    def test_a_root_without_a_name_is_told_with_what_it_leads_to(self, make: Any) -> None:
-        path = (PathStep(".hook", "function"), PathStep(".x", "app.A"))
-        native = Holder("native", "C++", "C++ -> function app.hook.hook.x", path)
-        assert terminal.render_finding(make.finding(holder=native))[1] == (
-            "  held by  C++ -> function app.hook  (no Python holder found)"
-        )
 
     def test_the_place_of_the_reference_to_cut_is_never_cut(self, make: Any) -> None:
         path = (PathStep(f"['{'k' * 90}']", "dict"), PathStep(".x", "app.A"))

@@ -28,10 +28,6 @@ def leaks(report: RunReport, verbosity: int = 0, width: int = 80) -> list[str]:
 
 
 class TestSection:
-    def test_nothing_leaked_is_nothing_to_show(self, make: Any) -> None:
-        note = make.finding(failed=False)
-        assert leaks(make.report(make.test("t.py::test_clean"), make.test("t.py::test_noted", note))) == []
-
     def test_titles(self, make: Any) -> None:
         def held_by(root: str, **changes: Any) -> Any:
             return make.finding(holder=Holder("module", root, root), **changes)
@@ -137,12 +133,6 @@ class TestSection:
             "t.py::test_same, 4.0 MiB",
             "t.py::test_item, 4.0 MiB",
         ]
-
-    def test_a_note_is_not_added_to_what_fails(self, make: Any) -> None:
-        report = make.report(
-            make.test("t.py::test_one", make.finding()), make.test("t.py::test_two", make.finding(failed=False))
-        )
-        assert not any("in all" in line or "2 tests" in line for line in leaks(report, verbosity=1))
 
     @pytest.mark.parametrize(("verbosity", "shown"), [(-1, 2000), (0, 40), (1, 2000)])
     def test_thousands_of_holders_are_cut_and_the_cut_is_stated(self, make: Any, verbosity: int, shown: int) -> None:
@@ -270,11 +260,6 @@ class TestCodes:
 
     def test_no_leak_no_line(self, make: Any) -> None:
         assert render_codes(make.report(make.test("t.py::test_one", make.finding(failed=False)))) == []
-
-    def test_many_codes_are_cut(self, make: Any) -> None:
-        findings = [make.finding(code=f"GL{number}", bytes=number) for number in range(900, 1000)]
-        (line,) = render_codes(make.report(make.test("t.py::test_one", *findings)))
-        assert line.endswith("explain GL999 GL998 GL997 GL996 GL995 GL994")
 
 
 class TestShortSummary:

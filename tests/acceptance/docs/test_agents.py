@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.session.options import OPTIONS
-from tests.acceptance.docs.conftest import ALONE
+from tests.acceptance.docs.conftest import ALONE, run_script
 from tests.conftest import STAND_IN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from tests.acceptance.docs.conftest import Script
 
 pytestmark = pytest.mark.slow
 
@@ -46,34 +45,17 @@ def test_clean():
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
+def shell(tmp_path: Path) -> Script:
     """Runs a command in a checkout with one leak, whose way from the global takes several references."""
     (tmp_path / "conftest.py").write_text(textwrap.dedent(STAND_IN))
     (tmp_path / "pytest.ini").write_text(f"[pytest]\naddopts = {ALONE}\n")
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "test_app.py").write_text(TESTS)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
-    binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     search = f"{tmp_path}{os.pathsep}{ROOT}"
-    environment = {**kept, "PATH": binaries, "PYTHONPATH": search, "PYTHONDONTWRITEBYTECODE": "1"}
-
-    def run(command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["sh", "-c", command],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-
-    return run
+    return functools.partial(run_script, tmp_path, PYTHONPATH=search, PYTHONDONTWRITEBYTECODE="1")
 
 
-def test_the_commands_lead_from_a_leak_to_a_clean_run(
-    shell: Callable[[str], subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
+def test_the_commands_lead_from_a_leak_to_a_clean_run(shell: Script, tmp_path: Path) -> None:
     first = shell(RUN)
     assert (first.returncode, " leaked" in first.stdout.splitlines()[-1]) == (1, True), first.stdout + first.stderr
     (test,) = json.loads(shell(SHOW).stdout)["tests"]

@@ -30,11 +30,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.interpreter]
 
 
 @pytest.fixture
-def torch() -> Any:
-    return pytest.importorskip("torch", reason="torch is not installed")
-
-
-@pytest.fixture
 def backward(torch: Any) -> Iterator[threading.Event]:
     """A thread in the midst of a backward pass; the event lets it go on."""
     inside, go_on = threading.Event(), threading.Event()

@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.torch, pytest.mark.interpreter]
 
 
-@pytest.fixture
-def torch() -> Any:
-    return pytest.importorskip("torch", reason="torch is not installed")
-
-
 class Owner:
     """Keeps what a hook refers to."""
 

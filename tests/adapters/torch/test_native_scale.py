@@ -18,11 +18,6 @@ from pytest_gpuleak.heap.budget import Budget
 pytestmark = [pytest.mark.torch, pytest.mark.interpreter]
 
 
-@pytest.fixture
-def torch() -> Any:
-    return pytest.importorskip("torch", reason="torch is not installed")
-
-
 DEEP = """
 import sys, threading, time, types
 import torch

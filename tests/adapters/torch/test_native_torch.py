@@ -16,11 +16,6 @@ from pytest_gpuleak.explain.explain import explain
 pytestmark = [pytest.mark.torch, pytest.mark.interpreter]
 
 
-@pytest.fixture
-def torch() -> Any:
-    return pytest.importorskip("torch", reason="torch is not installed")
-
-
 @pytest.fixture(autouse=True)
 def _own_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autograd_walk, "_spent", [0])

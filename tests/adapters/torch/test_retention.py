@@ -19,11 +19,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.interpreter]
 KIB = 1024
 
 
-@pytest.fixture
-def torch() -> Any:
-    return pytest.importorskip("torch", reason="torch is not installed")
-
-
 @pytest.fixture(autouse=True)
 def _own_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autograd_walk, "_spent", [0])
