@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.bulk import Held
     from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.engine.detect.detector import Detector
-    from pytest_gpuleak.engine.detect.fixture_ownership import FixtureOwnership
+    from pytest_gpuleak.engine.detect.fixture_ownership import FixtureOwnership, OwnedSetup
     from pytest_gpuleak.engine.left_behind import Group, LeftBehind
 
 
@@ -34,15 +34,27 @@ class OlderArrays:
         self._ownership = ownership
         self._met: list[Held] | None = None
         self._large: list[Held] = []
-        self._standing: list[tuple[Group | None, Held]] = []
+        self._standing: list[tuple[Group | OwnedSetup | None, Held]] = []
+        self._before: list[list[Held]] = []  # what was alive when a running teardown began, outermost first
 
     def begin_test(self) -> None:
         """Note which of the larger arrays are there before a test: what dies from now on, the test lets go."""
+        self._before.clear()
         self._standing = [
-            (group, one)
-            for group, one in self._known(self._large)
+            (owner, one)
+            for owner, one in self._known(self._large)
             if one.reading.storage_bytes >= LEAST_NETTED and one.handle.alive()
         ]
+
+    def teardown_begins(self) -> None:
+        """Begin to leave out what goes with a wider fixture: its last test has not let go of it."""
+        self._before.append([one for _, one in self._standing if one.handle.alive()])
+
+    def teardown_ends(self) -> None:
+        """Leave out what has gone since the teardown began."""
+        if self._before:
+            gone = {id(one) for one in self._before.pop() if not one.handle.alive()}
+            self._standing = [known for known in self._standing if id(known[1]) not in gone]
 
     def let_go(self, of_reruns: Collection[int]) -> dict[str, int]:
         """Return by device the bytes that were there before the test and are gone, less those of these storages.
@@ -50,13 +62,18 @@ class OlderArrays:
         And less what is there because earlier tests were run again: a test must not pass for letting that go.
         """
         sizes: Counter[str] = Counter()
-        extra, standing = self._left_behind.extra, Counter(group for group, _ in self._standing)
-        credited: Counter[Group | None] = Counter()
-        for group, held in self._standing:
+        active, extra = self._ownership.active, self._left_behind.extra
+        standing = Counter(owner for owner, _ in self._standing if isinstance(owner, tuple))
+        credited: Counter[Group] = Counter()
+        for owner, held in self._standing:
             if held.handle.storage in of_reruns or held.handle.alive():
                 continue
-            if group is None or credited[group] < standing[group] - extra[group]:
-                credited[group] += 1
+            if isinstance(owner, tuple):
+                credited[owner] += 1
+                counts = credited[owner] <= standing[owner] - extra[owner]
+            else:
+                counts = owner is None or owner in active  # garbage of a fixture that was torn down may go late
+            if counts:
                 for device, size in held.reading.places():
                     sizes[device] += size
         return dict(sizes)
@@ -87,7 +104,7 @@ class OlderArrays:
                 found.setdefault((one.reading.device, one.handle.storage), one)
         return list(found.values())
 
-    def _known(self, met: Iterable[Held]) -> Iterable[tuple[Group | None, Held]]:
-        """Return what tests have left, with its group, what fixtures have made and what was `met`."""
-        of_fixtures = chain.from_iterable(setup.held for setup in self._ownership.active)
-        return chain(self._left_behind.held(), zip(repeat(None), chain(of_fixtures, met)))
+    def _known(self, met: Iterable[Held]) -> Iterable[tuple[Group | OwnedSetup | None, Held]]:
+        """Return what tests have left, with its group, what fixtures have made, with its setup, and what was `met`."""
+        of_fixtures = ((setup, one) for setup in self._ownership.active for one in setup.held)
+        return chain(self._left_behind.held(), of_fixtures, zip(repeat(None), met))

@@ -23,7 +23,14 @@ from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
 from pytest_gpuleak.engine.detect.fixture_ownership import FixtureOwnership, OwnedSetup
 from pytest_gpuleak.engine.detect.processes import Children
-from pytest_gpuleak.heap.collector import collect_young, epochs_supported, get_objects, installed, why_no_epochs
+from pytest_gpuleak.heap.collector import (
+    collect_young,
+    epochs_supported,
+    full_collections,
+    get_objects,
+    installed,
+    why_no_epochs,
+)
 from pytest_gpuleak.heap.threads import running_threads
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, OUTSIDE_FLOOR
 
@@ -86,6 +93,7 @@ class RunTracker:
         self._fixture_arrays: dict[FixtureKey, dict[int, int]] = {}
         self._array_counts: list[int] = []
         self._node_counts: list[int | None] = [None]
+        self._full_collections = 0
         self.threads: frozenset[int] = frozenset()
         """The threads that ran when the run began."""
         self.threaded = False
@@ -168,6 +176,12 @@ class RunTracker:
         self.counters.begin()
         if not (same_epoch and self.detector.continue_epoch()):
             self.detector.open()
+        self._full_collections = full_collections()
+
+    @property
+    def was_collected(self) -> bool:
+        """Whether the whole heap has been collected since the run began: what has gone since may have been garbage."""
+        return full_collections() != self._full_collections
 
     def end_test(self) -> None:
         """End the last run of a test: do what keeps the process's memory as it would be without the plugin."""

@@ -349,6 +349,15 @@ class Runs:
             **beside,
         )
 
+    def given_back(self) -> Counter[str]:
+        """Return by device the bytes of the older arrays that the last run, a re-run, has let go by their reference counts."""
+        sizes: Counter[str] = Counter()
+        for left in self._older:
+            if left.cause == "count" and left.died_in == self.count - 1:
+                for device, size in left.held.reading.places():
+                    sizes[device] += size
+        return sizes
+
     def of_reruns(self) -> set[int]:
         """Return the storages of older arrays that died in re-runs: the first run has not let them go."""
         return {left.held.reading.storage for left in let_go_in(self._older, self._exact)[0]}

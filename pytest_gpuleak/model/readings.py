@@ -106,6 +106,16 @@ class Growth(NamedTuple):
             return self
         return self._replace(bytes={key: size + self.collected.get(key, 0) for key, size in self.bytes.items()})
 
+    def plus(self, given_back: Mapping[str, int]) -> Growth:
+        """Return the growth without what older arrays gave back meanwhile, by device: it would hide as much of the run's own."""
+        if not given_back:
+            return self
+        sizes = dict(self.bytes)
+        for device, metric in sizes:
+            if device == HOST or metric in ("allocated", "requested"):
+                sizes[device, metric] += given_back.get("cpu" if device == HOST else device, 0)
+        return self._replace(bytes=sizes)
+
     def excused(self, confirm: int) -> int:
         """Return the bytes of the host's growth that imports excuse: none where re-runs, which import nothing, decide.
 

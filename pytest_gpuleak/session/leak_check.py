@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from functools import cached_property
 from time import perf_counter
@@ -26,7 +27,7 @@ from pytest_gpuleak.session.pytest_internals import (
 
 if TYPE_CHECKING:
     import weakref
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Literal
 
     import pytest
@@ -137,6 +138,15 @@ class LeakCheck:
             self._why_lost("before", attempt.nodeid)
         attempt.overhead_s = perf_counter() - began
 
+    @contextlib.contextmanager
+    def _values_let_go(self) -> Iterator[None]:
+        """Take what the body frees for values of fixtures that were torn down: the test's own reference is the last."""
+        older = self.knowledge.older(self.tracker)
+        older.teardown_begins()
+        with self.tracker.counters.apart.values_let_go():
+            yield
+        older.teardown_ends()
+
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
         """See `FixtureEvents`."""
         began = perf_counter()
@@ -159,12 +169,14 @@ class LeakCheck:
             setup.outlived_failure = False
         self.helpers.teardown_begins(fixture)
         self.tracker.teardown_begins(fixture)
+        self.knowledge.older(self.tracker).teardown_begins()
         self.attempts.charge(began)
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
         """See `FixtureEvents`."""
         began = perf_counter()
         rerunning, due = self.attempts.rerunning, self.tracker.take_released()
+        self.knowledge.older(self.tracker).teardown_ends()
         self.tracker.teardown_ends(fixture)
         if rerunning:
             # What it has set up again was judged in its own turn: whether a test is run again is no fact of a fixture.
@@ -192,7 +204,7 @@ class LeakCheck:
             return self.attempts.give_up(item, self.lost_device.reason)
         if self.helpers.agents is not None:
             self.helpers.end()
-        release_values(item, self._log_handlers, tracker.counters.apart.values_let_go)
+        release_values(item, self._log_handlers, self._values_let_go)
         growth = tracker.counters.end(lambda: tracker.least_host_growth(attempt.policy))
         lost = self._why_lost("during", attempt.nodeid)
         memory = self.attempts.read_memory(tracker.counters) if self.attempts.detailed else {}

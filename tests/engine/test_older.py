@@ -32,6 +32,7 @@ class Session:
         self.account = LeftBehind()
         self.of_fixture: list[Held] = []
         ownership: Any = types.SimpleNamespace(active=[types.SimpleNamespace(held=self.of_fixture)])
+        self.ownership = ownership
         self.older = OlderArrays(self.account, ownership)
 
     def leave(self, *buffers: Buffer) -> None:
@@ -160,3 +161,29 @@ def test_nothing_is_kept_alive(session: Session) -> None:
     session.older.begin_test()
     del buffer
     assert witness() is None
+
+
+def test_what_goes_in_the_teardown_of_a_wider_fixture_is_no_credit(session: Session) -> None:
+    kept = [Buffer(LEAST_NETTED) for _ in range(5)]
+    session.leave(*kept)
+    session.older.begin_test()
+    kept.pop()
+    session.older.teardown_begins()
+    kept.pop()
+    session.older.teardown_begins()  # of a fixture that it uses
+    kept.pop()
+    session.older.teardown_ends()
+    kept.pop()
+    session.older.teardown_ends()
+    assert session.older.let_go(()) == {"cpu": LEAST_NETTED}
+    kept.pop()
+    assert session.older.let_go(()) == {"cpu": 2 * LEAST_NETTED}
+
+
+def test_garbage_of_a_fixture_that_was_torn_down_is_no_credit(session: Session) -> None:
+    buffer = Buffer(LEAST_NETTED)
+    session.of_fixture.append(held(buffer))
+    session.older.begin_test()
+    session.ownership.active.clear()
+    del buffer
+    assert session.older.let_go(()) == {}

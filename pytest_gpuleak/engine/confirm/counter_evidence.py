@@ -21,7 +21,7 @@ from pytest_gpuleak.model.readings import HOST, OUTSIDE, Growth
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.probe_protocol import HostGrowth
     from pytest_gpuleak.adapters.protocol import AllocationHistory, ArrayFramework, SettleStep
@@ -44,6 +44,8 @@ class CounterEvidence:
         self._is_bound = suspect.policy.confirm > 0
         """Whether the run's growth is read as a bound, since it began with garbage and another run decides."""
         self._collections = 0
+        self._given_back: Mapping[str, int] = {}
+        """Bytes that older arrays have given back in the last run, by device."""
         self._recording = False
         self.watched_growth: int | None = None
         """Unexplained growth of the host (bytes) above which a run that may have added arrays is settled; or None."""
@@ -64,6 +66,7 @@ class CounterEvidence:
 
         Of a re-run that has run the test `twice`, what it has added beyond the first re-run is one run's.
         """
+        self._given_back = {} if twice or self._suspect.tracker.was_collected else self._of_older()
         growth = self._settled(growth)
         if twice:
             growth = growth.beyond(self._runs[1].growth)
@@ -76,6 +79,11 @@ class CounterEvidence:
         self.unexplained_host = self._unexplained_host(growth)
         self._runs.append(CounterRun(growth, self._end_record(), not_read=not_read))
         self._collections = full_collections()
+
+    def _of_older(self) -> Mapping[str, int]:
+        if self._runs:
+            return self._left.given_back()
+        return self._suspect.knowledge.older(self._suspect.tracker).let_go(())
 
     def forget_reruns(self) -> None:
         """Forget all re-runs, because a re-run could not be recorded to its end."""
@@ -197,7 +205,7 @@ class CounterEvidence:
         return growth
 
     def _bounded(self, growth: Growth) -> Growth:
-        return growth.at_most() if self._is_bound else growth
+        return (growth.at_most() if self._is_bound else growth).plus(self._given_back)
 
     def _full_steps(self) -> tuple[SettleStep, ...]:
         collections = () if self._left.collected else (full_collection(self._suspect.knowledge.safeguards),)

@@ -107,6 +107,38 @@ def test_growth_and_garbage_are_told_apart_all_the_same(run: Runner) -> None:
     assert found.finding("test_grows")["kind"] == "host"
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("forked")
+def test_an_older_array_that_the_test_frees_hides_nothing(run: Runner) -> None:
+    found = run(
+        BRIEF
+        + """
+    import torch
+
+    SLOTS = {"old": torch.ones(5 * MIB), "older": torch.ones(5 * MIB)}
+    LAYER = torch.ones(MIB // 2, requires_grad=True)
+
+    def test_grows():
+        SLOTS.pop("old", None)
+        allocate(20 * MIB)
+        SLOTS["new"] = torch.ones(10)
+
+    def test_gradient():
+        SLOTS.pop("older", None)
+        (LAYER * 2).sum().backward()
+        SLOTS["newer"] = torch.ones(5 * MIB)
+
+    def test_replaces():
+        SLOTS["newer"] = torch.ones(5 * MIB)
+        """,
+        apart=True,
+    )
+    assert found.verdicts == {"test_grows": "leaked", "test_gradient": "leaked", "test_replaces": "noted"}
+    assert [one["kind"] for one in found.tests["test_grows"]["findings"] if one["failed"]] == ["host"]
+    retained = {one["holder"]["root"]: one["bytes"] for one in found.tests["test_gradient"]["findings"]}
+    assert retained == {"test_it.SLOTS": 20 * 2**20, "test_it.LAYER": 2 * 2**20}
+
+
 def test_without_a_re_run_the_only_run_is_settled(run: Runner) -> None:
     found = run(
         BRIEF

@@ -347,6 +347,47 @@ def test_a_failure_does_not_hide_a_fixtures_own_garbage(run: Runner, ending: str
     assert found.fixtures["model"]["findings"][0]["kind"] == "cycle"
 
 
+def test_what_goes_with_a_fixture_excuses_no_test(run: Runner) -> None:
+    """The last test of a module was excused for all that the module's fixtures let go: a verdict by the order of tests."""
+    found = run(
+        """
+        import pytest
+        KEPT = {}
+
+        class Node:
+            pass
+
+        @pytest.fixture(scope="module")
+        def large():
+            return [Buffer(2**22)]
+
+        @pytest.fixture(scope="module")
+        def cycle():
+            node = Node()
+            node.me, node.large = node, Buffer(2**22)
+            yield node
+
+        def test_puts_into_a_fixture(large):
+            large[:] = [Buffer(2**23)]
+
+        def test_replaces_what_an_earlier_one_put_there(large):
+            large[:] = [Buffer(2**23)]
+
+        def test_keeps(large):
+            KEPT["a"] = Buffer(2**21)
+
+        def test_keeps_and_is_the_last(large, cycle):
+            KEPT["b"] = Buffer(2**21)
+        """
+    )
+    assert found.verdicts == {
+        "test_puts_into_a_fixture": "noted",
+        "test_replaces_what_an_earlier_one_put_there": "noted",
+        "test_keeps": "leaked",
+        "test_keeps_and_is_the_last": "leaked",
+    }
+
+
 def test_setup_that_lets_go(run: Runner) -> None:
     found = run(
         """
