@@ -45,8 +45,7 @@ class HelperProcesses:
             self._item = item
             self.agents.begin(policy)
         self._tracker.processes.begin()
-        if self._are_owned():
-            self._follow(lambda memory: memory.begin_test(attempt.nodeid))
+        self._follow(lambda memory: memory.begin_test(attempt.nodeid))
 
     def setup_ends(self, fixture: FixtureKey) -> None:
         """See `FixtureEvents`."""
@@ -56,8 +55,7 @@ class HelperProcesses:
     def teardown_begins(self, fixture: FixtureKey) -> None:
         """Read now what there is, and end the test there if it ends: the process may end with the fixture."""
         if self._attempts.attempt is not None and self._attempts.attempt.ends:
-            if self._are_owned():
-                self._follow(lambda memory: memory.before_teardown(fixture))
+            self._follow(lambda memory: memory.before_teardown(fixture))
             self._end_in_agents()
             if self.agents is not None and self._item is not None:
                 self.agents.await_suspects()
@@ -71,8 +69,6 @@ class HelperProcesses:
 
     def read(self, attempt: Attempt) -> None:
         """Read their memory after a test."""
-        if not self._are_owned():
-            return
 
         def read(memory: HelperWatch) -> None:
             readings = memory.end_test()
@@ -125,13 +121,11 @@ class HelperProcesses:
             return []
         return self._memory.helpers(self._attempts.worker, agent=self._attempts.settings.children == "agent")
 
-    def _are_owned(self) -> bool:
-        """Tell whether a fixture has started a process whose memory is to be followed."""
-        return self._memory is not None or (self._follows and self._tracker.processes.has_owned)
-
     def _follow(self, event: Callable[[HelperWatch], object]) -> None:
         """Follow the memory from the first process on that a fixture starts. An error ends that reading, and no more."""
         if self._memory is None:
+            if not (self._follows and self._tracker.processes.has_owned):
+                return
             self._own_modules.keep()
             from pytest_gpuleak.engine.detect.helper_memory import HelperWatch
 

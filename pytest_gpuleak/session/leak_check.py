@@ -176,12 +176,14 @@ class LeakCheck:
         """See `FixtureEvents`."""
         began = perf_counter()
         rerunning, due = self.attempts.rerunning, self.tracker.take_released()
-        self.knowledge.older(self.tracker).teardown_ends()
-        self.tracker.teardown_ends(fixture)
-        if rerunning:
-            # What it has set up again was judged in its own turn: whether a test is run again is no fact of a fixture.
-            self.tracker.take_released()
-        self.tracker.ownership.postpone(due)
+        try:
+            self.knowledge.older(self.tracker).teardown_ends()
+            self.tracker.teardown_ends(fixture)
+        finally:
+            if rerunning:
+                # What it has set up again was judged in its own turn: whether a test is run again is no fact of a fixture.
+                self.tracker.take_released()
+            self.tracker.ownership.postpone(due)
         self.helpers.teardown_ends(fixture)
         for left in self.tracker.processes.take_left_by_fixtures():
             if not rerunning:
@@ -202,8 +204,7 @@ class LeakCheck:
             self.attempts.upcoming = () if nextitem is None else (nextitem.nodeid,)
         if self.lost_device is not None:
             return self.attempts.give_up(item, self.lost_device.reason)
-        if self.helpers.agents is not None:
-            self.helpers.end()
+        self.helpers.end()
         release_values(item, self._log_handlers, self._values_let_go)
         growth = tracker.counters.end(lambda: tracker.least_host_growth(attempt.policy))
         lost = self._why_lost("during", attempt.nodeid)

@@ -39,7 +39,7 @@ def encode_report(report: RunReport) -> str:
     page: str = template.render(
         run=run,
         report=report,
-        data=isolated(lambda: _safe_json(run.data), lambda _: _safe_json(no_data())),
+        data=isolated(lambda: _safe_json(run["data"]), lambda _: _safe_json(no_data())),
         styles=list(map(Markup, styles)),
         head_script=Markup(head_script),
         scripts=list(map(Markup, scripts)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import math
@@ -12,23 +11,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 from pytest_gpuleak.reports.html.chart import HOST, Drawing, Mark, build_charts, draw_chart, encode_chart
-from pytest_gpuleak.reports.html.costs import Cost, describe_costs, duration, find_dearest
-from pytest_gpuleak.reports.html.peaks import Figure, draw_peaks
+from pytest_gpuleak.reports.html.costs import describe_costs, duration, find_dearest
+from pytest_gpuleak.reports.html.peaks import draw_peaks
 from pytest_gpuleak.reports.html.rows import ID_LIMIT, STATES, Found, Row, build_rows, find_all
-from pytest_gpuleak.reports.html.tree import HOLDERS_SHOWN, Branch, Culprit, build_tree, find_culprits
+from pytest_gpuleak.reports.html.tree import HOLDERS_SHOWN, Culprit, build_tree, find_culprits
 from pytest_gpuleak.reports.terminal.closing import describe_facts
 from pytest_gpuleak.reports.wording import HOLDER_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pytest_gpuleak.model.findings import KnownLeak
     from pytest_gpuleak.model.records import RunReport, TestRecord
 
     _Listed = tuple[tuple[str, ...], dict[str, Any]]
     _Drawn = tuple[tuple[Drawing, ...], list[dict[str, Any]]]
 
 _T = TypeVar("_T")
+_Other = TypeVar("_Other")
 
 MAX_TESTS = 200_000
 """Tests that the page lists and draws, the first of the run."""
@@ -38,43 +37,12 @@ _REASONS_SHOWN = 20
 _STALE_SHOWN = 500
 
 
-@dataclasses.dataclass(frozen=True)
-class View:
-    """Input of the template, beside the report itself."""
-
-    title: str
-    headline: str
-    mood: str
-    faults: list[str]
-    met: tuple[str, ...]
-    tiles: tuple[tuple[str, str, str], ...]
-    rows: tuple[Row, ...]
-    rows_left: int
-    tree: tuple[Branch, ...]
-    culprits_left: int
-    choices: Mapping[str, tuple[tuple[str, str, int], ...]]
-    drawings: tuple[Drawing, ...]
-    peaks: tuple[Figure, ...]
-    workers: tuple[str, ...]
-    reasons: tuple[tuple[str, int], ...]
-    reasons_left: int
-    stale: tuple[KnownLeak, ...]
-    stale_left: int
-    facts: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
-    costs: tuple[tuple[str, str, str], ...]
-    dearest: tuple[Cost, ...]
-    tests: int
-    tests_left: int
-    without_findings: int
-    data: dict[str, Any]
-
-
-def describe_run(report: RunReport) -> View:
-    """Arrange a run for the page. A part that fails is named in `faults`."""
+def describe_run(report: RunReport) -> dict[str, Any]:
+    """Arrange a run for the page: what the template takes, beside the report. A part that fails is named in `faults`."""
     faults: list[str] = []
 
-    def part(name: str, make: Callable[[], _T], otherwise: _T) -> _T:
-        def leave_out(why: str) -> _T:
+    def part(name: str, make: Callable[[], _T], otherwise: _Other) -> _T | _Other:
+        def leave_out(why: str) -> _T | _Other:
             faults.append(f"{name} could not be shown ({why})")
             return otherwise
 
@@ -89,26 +57,25 @@ def describe_run(report: RunReport) -> View:
     workers, data = part("the list of tests", lambda: _list_tests(report.tests[:MAX_TESTS]), listed)
     drawn: _Drawn = ((), [])
     drawings, data["charts"] = part("the chart", lambda: _draw(report.tests[:MAX_TESTS], workers, rows), drawn)
-    return View(
-        title=headline,
-        headline=headline,
-        mood=mood,
-        faults=faults,
-        met=tuple(describe_facts(report)),
-        tiles=part("the totals", lambda: tuple(_tiles(report, found)), ()),
-        rows=tuple(rows),
-        rows_left=len(found) - len(rows),
-        tree=part("the tree of holders", lambda: tuple(build_tree(culprits[:HOLDERS_SHOWN])), ()),
-        culprits_left=max(0, len(culprits) - HOLDERS_SHOWN),
-        choices=part("the filters", lambda: _all_choices(rows), dict.fromkeys(_FILTERS, ())),
-        drawings=drawings,
-        peaks=part("the peaks", lambda: draw_peaks(report), ()),
-        workers=workers,
-        reasons=tuple(reasons.most_common(_REASONS_SHOWN)),
-        reasons_left=max(0, len(reasons) - _REASONS_SHOWN),
-        stale=report.stale[:_STALE_SHOWN],
-        stale_left=max(0, len(report.stale) - _STALE_SHOWN),
-        facts=tuple(
+    return {
+        "headline": headline,
+        "mood": mood,
+        "faults": faults,
+        "met": tuple(describe_facts(report)),
+        "tiles": part("the totals", lambda: tuple(_tiles(report, found)), ()),
+        "rows": tuple(rows),
+        "rows_left": len(found) - len(rows),
+        "tree": part("the tree of holders", lambda: tuple(build_tree(culprits[:HOLDERS_SHOWN])), ()),
+        "culprits_left": max(0, len(culprits) - HOLDERS_SHOWN),
+        "choices": part("the filters", lambda: _all_choices(rows), dict.fromkeys(_FILTERS, ())),
+        "drawings": drawings,
+        "peaks": part("the peaks", lambda: draw_peaks(report), ()),
+        "workers": workers,
+        "reasons": tuple(reasons.most_common(_REASONS_SHOWN)),
+        "reasons_left": max(0, len(reasons) - _REASONS_SHOWN),
+        "stale": report.stale[:_STALE_SHOWN],
+        "stale_left": max(0, len(report.stale) - _STALE_SHOWN),
+        "facts": tuple(
             (title, part(title.lower(), functools.partial(_facts, values), ()))
             for title, values in (
                 ("Environment", report.environment),
@@ -116,13 +83,13 @@ def describe_run(report: RunReport) -> View:
                 ("Totals", report.summary),
             )
         ),
-        costs=part("the times", lambda: describe_costs(report.tests), ()),
-        dearest=part("the most expensive tests", lambda: find_dearest(report.tests), ()),
-        tests=len(report.tests),
-        tests_left=max(0, len(report.tests) - MAX_TESTS),
-        without_findings=sum(not test.findings for test in report.tests),
-        data=data,
-    )
+        "costs": part("the times", lambda: describe_costs(report.tests), ()),
+        "dearest": part("the most expensive tests", lambda: find_dearest(report.tests), ()),
+        "tests": len(report.tests),
+        "tests_left": max(0, len(report.tests) - MAX_TESTS),
+        "without_findings": sum(not test.findings for test in report.tests),
+        "data": data,
+    }
 
 
 def _list_tests(tests: Sequence[TestRecord]) -> _Listed:
