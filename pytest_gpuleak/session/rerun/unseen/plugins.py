@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import types
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.heap.safe_access import is_a
 from pytest_gpuleak.session.rerun.unseen.restoring import Restore, all_of, keep_list, keep_mapping, nothing, replace
@@ -16,14 +16,6 @@ if TYPE_CHECKING:
     import pytest
 
 
-class Hidden(NamedTuple):
-    """A plugin, loaded with `module`, that would record a re-run (`why`: what of it) unless `hide` is called."""
-
-    module: str
-    why: str
-    hide: Callable[[pytest.Item, Any], Restore]
-
-
 class NotHiddenError(Exception):
     """Raised if a re-run cannot be hidden from a plugin, such as an untested version of it."""
 
@@ -31,14 +23,14 @@ class NotHiddenError(Exception):
 def hide_from_plugins(item: pytest.Item) -> Restore:
     """Hide a re-run of the test from the loaded plugins. Raises NotHiddenError if a plugin does not match its row."""
     restores: list[Restore] = []
-    for row in HIDDEN:
-        module = sys.modules.get(row.module)
+    for name, hide in HIDDEN.items():
+        module = sys.modules.get(name)
         if module is not None:
             try:
-                restores.append(row.hide(item, module))
+                restores.append(hide(item, module))
             except Exception as error:
                 all_of(restores)()
-                package = row.module.partition(".")[0]
+                package = name.partition(".")[0]
                 raise NotHiddenError(
                     f"a re-run cannot be hidden from {package} ({type(error).__name__}: {error})"
                 ) from error
@@ -184,17 +176,17 @@ def _why_not_recorded(item: pytest.Item) -> str:
     return f"{name} records what it requests (record mode {mode})"
 
 
-HIDDEN: tuple[Hidden, ...] = (
-    Hidden("coverage", "lines and contexts of the re-run", _pause_coverage),
-    Hidden("pytest_benchmark.plugin", "a second row, traced and slower", _cut_benchmarks),
-    Hidden("pytest_jsonreport.plugin", "metadata, log and output", _hide_from_json_report),
-    Hidden("allure_pytest.listener", "labels, steps, attachments, fixtures", _mute_allure),
-    Hidden("syrupy.session", "a second use of each snapshot, an update", _keep_snapshots),
-    Hidden("hypothesis", "failing examples, observations", _hide_from_hypothesis),
-    Hidden("pytest_rerunfailures", "a failed attempt; it puts finalizers of wider fixtures aside", _mute_all_of),
-    Hidden("pdb", "a second stop at a breakpoint", _no_breakpoints),
-)
-"""Plugins, and Python's debugger, that would see a re-run."""
+HIDDEN: dict[str, Callable[[pytest.Item, Any], Restore]] = {
+    "coverage": _pause_coverage,  # lines and contexts of the re-run
+    "pytest_benchmark.plugin": _cut_benchmarks,  # a second row, traced and slower
+    "pytest_jsonreport.plugin": _hide_from_json_report,  # metadata, log and output
+    "allure_pytest.listener": _mute_allure,  # labels, steps, attachments, fixtures
+    "syrupy.session": _keep_snapshots,  # a second use of each snapshot, an update
+    "hypothesis": _hide_from_hypothesis,  # failing examples, observations
+    "pytest_rerunfailures": _mute_all_of,  # a failed attempt; it puts finalizers of wider fixtures aside
+    "pdb": _no_breakpoints,  # a second stop at a breakpoint
+}
+"""By their modules how a re-run is hidden from plugins, and from Python's debugger; each with what it would see."""
 
 REFUSED: dict[str, Callable[[pytest.Item], str]] = {"pytest": _why_not_debugged, "vcr": _why_not_recorded}
 """By the modules of plugins, why a test is not run again under them; an empty text where it is."""
