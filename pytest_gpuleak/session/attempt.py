@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.frameworks import Frameworks
     from pytest_gpuleak.engine.detect.counters import CounterWatch
-    from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.model.findings import Finding
@@ -81,7 +80,6 @@ class AttemptLog:
         """Whether something reads the counters, peaks and helpers' readings of a clean test."""
         self.faults = Faults(config, self.root)
         """Failures of the check itself."""
-        self._meter: PeakMeter | None = None
 
     @property
     def nodeid(self) -> str:
@@ -134,9 +132,7 @@ class AttemptLog:
     def read_memory(self, counters: CounterWatch) -> dict[str, dict[str, int]]:
         """Return the counters around the test and its peaks, as the report has them; nothing where that fails."""
         try:
-            if self._meter is None:
-                self._meter = shared_meter(self.config)
-            peaks = {device: peak.allocated for device, peak in self._meter.peaks().items()}
+            peaks = {device: peak.allocated for device, peak in shared_meter(self.config).peaks().items()}
             return counters.record({device: peak.total + peak.workspaces for device, peak in peaks.items()})
         except Exception as error:  # noqa: BLE001 - figures for a reader: the verdict stands without them
             from pytest_gpuleak.engine.stages import FIGURES

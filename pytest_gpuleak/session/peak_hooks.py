@@ -56,11 +56,10 @@ def shared_meter(config: pytest.Config) -> PeakMeter:
 
 def take_over_meter(config: pytest.Config, *, needed: bool) -> PeakMeter | None:
     """Return the meter, for a caller with hooks of its own; None without budgets, unless it reads peaks (`needed`)."""
-    meter = config.stash.get(_METER, None)
-    if meter is not None:
-        config.pluginmanager.unregister(name=_HOOKS)
-    elif needed:
-        meter = config.stash[_METER] = PeakMeter(shared_probes(config), shared_frameworks(config).free_workspaces)
+    if not needed and _METER not in config.stash:
+        return None
+    meter = shared_meter(config)
+    config.pluginmanager.unregister(name=_HOOKS)
     return meter
 
 

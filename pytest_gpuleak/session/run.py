@@ -85,15 +85,6 @@ def _growth_that_fails(policy: Policy) -> str:
     return f"growth over {' or over '.join(limits)}"
 
 
-def _are_notes_read(config: pytest.Config, settings: Settings) -> bool:
-    """Tell whether findings that fail nothing are shown (``-v``) or written to a file, which JUnit's XML is not among.
-
-    What an xdist worker finds the controller writes: of the worker's settings, none names a report.
-    """
-    verbose: int = getattr(config.option, "verbose", 0)  # without a terminal reporter there is no such option
-    return bool(read_value(config, "report") or settings.baseline or settings.update_baseline or verbose > 0)
-
-
 class Session:
     """A pytest session with the plugin switched on."""
 
@@ -118,12 +109,12 @@ class Session:
         ledger = RunRecords(detailed=detailed)
         attempts = config.stash[ATTEMPTS] = RunSafeguards(config, settings, name, lines)
         attempts.detailed = detailed
+        # Findings that fail nothing are shown (``-v``), or written to a file, which JUnit's XML is not among: a worker's
+        # settings name no report, but the controller writes what it finds.
+        verbose = getattr(config.option, "verbose", 0) > 0  # without a terminal reporter there is no such option
+        written = read_value(config, "report") or settings.baseline or settings.update_baseline
         knowledge = SessionKnowledge(
-            str(config.rootpath),
-            attempts,
-            name,
-            settings.snapshots,
-            notes_are_read=_are_notes_read(config, settings),
+            str(config.rootpath), attempts, name, settings.snapshots, notes_are_read=bool(written or verbose)
         )
         tracker = config.stash[TRACKER] = RunTracker(shared_frameworks(config), attempts, counters, driver, detector)
         check = LeakCheck(tracker, knowledge, attempts, baseline)

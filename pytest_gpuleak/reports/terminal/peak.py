@@ -26,13 +26,7 @@ def render_peak(peak: Peak, budget: int | None = None) -> list[str]:
     for row in rows:
         cells = "  ".join(cell.ljust(width) for cell, width in zip(row[1:4], widths[1:], strict=True))
         lines.append(f"{INDENT}{row[0].rjust(9)}  {cells}  {row[4]}".rstrip())
-    arithmetic = sum_of(peak, budget)
-    return [
-        *lines,
-        *([f"{INDENT}{arithmetic}"] if arithmetic else []),
-        *([f"{INDENT}{_beside(peak)}"] if peak.workspaces_bytes else []),
-        *(f"{INDENT}not told: {one}" for one in _lacks(peak)),
-    ]
+    return [*lines, *(INDENT + note for note in _notes(peak, budget))]
 
 
 def title_of(peak: Peak) -> str:
@@ -46,21 +40,15 @@ def render_html(peak: Peak) -> str:
     """Return the same as a table, for a notebook."""
     head = "".join(f"<th>{name}</th>" for name in _HEAD)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in _rows(peak))
-    notes = [] if peak.moment is None else [f"when: {_when(peak.moment)}"]
-    notes += [
-        *filter(None, [sum_of(peak, None), _beside(peak) if peak.workspaces_bytes else ""]),
-        *(f"not told: {one}" for one in _lacks(peak)),
-    ]
+    notes = [*([] if peak.moment is None else [f"when: {_when(peak.moment)}"]), *_notes(peak)]
     said = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
     return f"<p>{html.escape(title_of(peak))}</p>{said}<table><tr>{head}</tr>{body}</table>"
 
 
-def _beside(peak: Peak) -> str:
-    return f"not in the peak: {format_bytes(peak.workspaces_bytes or 0)} of workspaces, which libraries keep for later calls"
-
-
-def _lacks(peak: Peak) -> list[str]:
-    return [clean_text(one, TEXT_LIMIT) for one in peak.lacks]
+def _notes(peak: Peak, budget: int | None = None) -> list[str]:
+    beside = f"not in the peak: {format_bytes(peak.workspaces_bytes or 0)} of workspaces, which libraries keep for later calls"
+    notes = filter(None, (sum_of(peak, budget), beside if peak.workspaces_bytes else ""))
+    return [*notes, *(f"not told: {clean_text(one, TEXT_LIMIT)}" for one in peak.lacks)]
 
 
 def _when(moment: PeakMoment) -> str:
