@@ -135,15 +135,12 @@ class Agent:
             judging = suspected and bool(message["judge"])
             seq = message["seq"]
             self.send(op="ended", seq=seq, suspect=suspected, judging=judging, arrays=count, heap=size)
-            if judging:
-                findings, fault = self._check(message, arrays, growth, paused)
-                self._entry.paused = False
-                self._tracker.end_test()
-                self.send(op="judged", seq=seq, findings=[*map(_encode, findings)], fault=fault)
-                return
+            findings, fault = self._check(message, arrays, growth, paused) if judging else ((), "")
             arrays.clear()
         self._entry.paused = False
         self._tracker.end_test()
+        if judging:
+            self.send(op="judged", seq=seq, findings=[*map(_encode, findings)], fault=fault)
 
     def _on_devices(self) -> dict[str, int]:
         """Return the bytes that this process has taken from the driver, by the UUID of the device: its number may be another's."""
@@ -190,8 +187,6 @@ class Agent:
             return check.check(FirstRun(arrays, growth, seen=paused.close)), ""
         except Exception as error:  # noqa: BLE001 - the run is told; the next test is checked
             return (), f"{type(error).__name__}: {error}"[:300].rstrip(": ")
-        finally:
-            arrays.clear()
 
 
 class ElsewhereSubject(Subject):
