@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytest_gpuleak.adapters.host.modes import host_probes
 from pytest_gpuleak.adapters.nvml.readings import framework_uuids
 from pytest_gpuleak.adapters.registry import own_frameworks
-from pytest_gpuleak.child.messages import ClosedError, Lines, decode_policy
+from pytest_gpuleak.child.messages import ClosedError, Lines
 from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.run_tracker import RunTracker
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
@@ -94,8 +94,10 @@ class Agent:
         """Do what the run asks for."""
         if message["op"] == "begin":
             if message["policy"] is not None:
-                self._use(decode_policy(message["policy"]))
-            self._begin()
+                self._use(Policy(**{**message["policy"], "host": tuple(message["policy"]["host"])}))
+            self._tell_name()
+            self._tracker.use(self._given)
+            self._knowledge.begin_test(self._tracker)
             self.send(op="begun", seq=message["seq"])
         elif message["op"] == "end":
             self._end(message)
@@ -115,15 +117,6 @@ class Agent:
         if name != self._name:
             self._name = name
             self.send(op="named", name=str(name))
-
-    def _begin(self) -> None:
-        self._tell_name()
-        tracker, older = self._tracker, self._knowledge.older(self._tracker)
-        tracker.use(self._given)
-        if not older.is_complete:
-            older.look(tracker.detector, tracker.frameworks.arrays)
-        tracker.begin_run()
-        older.begin_test()
 
     def _end(self, message: dict[str, Any]) -> None:
         with contextlib.ExitStack() as paused:

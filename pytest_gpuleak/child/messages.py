@@ -11,8 +11,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pytest_gpuleak.model.policy import Policy
-
 MOST_BYTES = 1 << 24
 """Bytes of a message that are read: a process that prints into the connection must not fill the memory."""
 
@@ -36,8 +34,3 @@ class Lines:
         if not all(isinstance(message, dict) for message in messages):
             raise ValueError("a line that is no message")
         return messages
-
-
-def decode_policy(fields: dict[str, Any]) -> Policy:
-    """Make the policy of its fields, as JSON has them."""
-    return Policy(**{**fields, "host": tuple(fields["host"])})

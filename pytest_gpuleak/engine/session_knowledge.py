@@ -83,6 +83,14 @@ class SessionKnowledge:
             self._older = OlderArrays(self.left_behind, tracker.ownership)
         return self._older
 
+    def begin_test(self, tracker: RunTracker) -> None:
+        """Begin the first run of a test, and note what is older."""
+        older = self.older(tracker)
+        if not older.is_complete:
+            older.look(tracker.detector, tracker.frameworks.arrays)
+        tracker.begin_run()
+        older.begin_test()
+
     @cached_property
     def left_behind(self) -> LeftBehind:
         """Return the account of who left what."""

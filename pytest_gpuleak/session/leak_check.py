@@ -129,11 +129,7 @@ class LeakCheck:
             return
         self._instance = older_instance(item)
         self.helpers.begin(item, attempt, policy)
-        older = self.knowledge.older(self.tracker)
-        if not older.is_complete:
-            older.look(self.tracker.detector, self.tracker.frameworks.arrays)
-        self.tracker.begin_run()
-        older.begin_test()
+        self.knowledge.begin_test(self.tracker)
         if self.tracker.counters.lost is not None:
             self._why_lost("before", attempt.nodeid)
         attempt.overhead_s = perf_counter() - began
