@@ -33,7 +33,7 @@ from pytest_gpuleak.reports.terminal.summary import render_dearest, render_usage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpuleak.cli.compare import Change, Comparison, Leak
+    from pytest_gpuleak.cli.compare import Change, Comparison
     from pytest_gpuleak.model.records import RunReport
 
 FORMATS = {**{module: suffix for suffix, module in WRITERS.items()}, "gitlab": ".codequality.json"}
@@ -130,21 +130,15 @@ def render_comparison(found: Comparison) -> list[str]:
     tell("GROWN", "red", list(map(_change, found.grown)))
     tell("SHRUNK", None, list(map(_change, found.shrunk)))
     tell("GONE", "green", [(leak.place, render_line(leak.finding)) for leak in found.gone])
-    lines += first_lines(found.unseen, MAX_CHANGES, _unseen, "UNSEEN  and {} more")
-    lines += first_lines(found.verdicts, MAX_CHANGES, lambda change: _verdict(*change), "VERDICT and {} more")
+    unseen = [f"{clean_text(leak.place, ID_LIMIT)}: not run or not checked" for leak in found.unseen]
+    lines += first_lines(unseen, MAX_CHANGES, "UNSEEN  {}".format, "UNSEEN  and {} more")
+    verdicts = [f"{clean_text(nodeid, ID_LIMIT)}: {old} -> {new}" for nodeid, old, new in found.verdicts]
+    lines += first_lines(verdicts, MAX_CHANGES, "VERDICT {}".format, "VERDICT and {} more")
     leaks = {"new": found.new, "grown": found.grown, "shrunk": found.shrunk, "gone": found.gone, "unseen": found.unseen}
     parts = [f"{len(some)} {name}" for name, some in leaks.items() if some or name in ("new", "gone")]
     tests = f"{count_of(found.added, 'test')} added, {found.removed} removed"
     changed = count_of(len(found.verdicts), "verdict")
     return [*lines, f"gpu-leak: leaks: {', '.join(parts)}; {changed} changed; {tests}"]
-
-
-def _unseen(leak: Leak) -> str:
-    return f"UNSEEN  {clean_text(leak.place, ID_LIMIT)}: not run or not checked"
-
-
-def _verdict(nodeid: str, old: str, new: str) -> str:
-    return f"VERDICT {clean_text(nodeid, ID_LIMIT)}: {old} -> {new}"
 
 
 def _change(change: Change) -> tuple[str, str]:

@@ -56,7 +56,8 @@ def encode_report(report: RunReport, *, limit: int = MAX_BYTES) -> str:
         page.add_details(groups)
     page.add_peaks([(test.nodeid, test.peak) for test in report.tests if test.peak is not None])
     if known:
-        page.add(_listed(count_of(len(known), "known leak"), len(known), _known_lines(known)))
+        lines = [isolated(partial(_known_line, *entry), partial(_unshown, *entry)) for entry in known[:_LISTED]]
+        page.add(_listed(count_of(len(known), "known leak"), len(known), lines))
     if report.stale:
         title = f"{count_of(len(report.stale), 'leak')} of the baseline gone: remove the entries"
         page.add(_listed(title, len(report.stale), [_stale_line(entry) for entry in report.stale[:_LISTED]]))
@@ -198,10 +199,6 @@ def _listed(title: str, count: int, lines: Sequence[str]) -> str:
     if count > len(lines):
         shown.append(f"<li>and {count - len(lines)} more; the JSON report has all</li>")
     return "\n".join([f"<details><summary>{title}</summary>", "<ul>", *shown, "</ul></details>"]) + "\n"
-
-
-def _known_lines(known: Sequence[Entry]) -> list[str]:
-    return [isolated(partial(_known_line, *entry), partial(_unshown, *entry)) for entry in known[:_LISTED]]
 
 
 def _known_line(record: TestRecord | FixtureRecord, found: Finding) -> str:

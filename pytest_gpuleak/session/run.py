@@ -61,14 +61,6 @@ def watch_process(early_config: pytest.Config) -> None:
         early_config.add_cleanup(detector.stop)
 
 
-def _open_baseline(config: pytest.Config, settings: Settings) -> BaselineRun | None:
-    if settings.baseline is None and not (settings.update_baseline or settings.fail_stale):
-        return None
-    from pytest_gpuleak.session.features.baseline import open_baseline
-
-    return open_baseline(config, settings)
-
-
 def begin_session(config: pytest.Config) -> None:
     """Register the session. Raises pytest.UsageError for a value or a report path that is not accepted."""
     config.pluginmanager.register(Session(config, read_settings(config)), "gpuleak-session")
@@ -103,7 +95,11 @@ class Session:
         driver = LazyNvml(lines)
         host = host_probes(settings.policy.host, str(config.rootpath))
         counters = CounterWatch(shared_probes(config), host, driver.read, lines)
-        baseline = _open_baseline(config, settings)
+        baseline: BaselineRun | None = None
+        if settings.baseline is not None or settings.update_baseline or settings.fail_stale:
+            from pytest_gpuleak.session.features.baseline import open_baseline
+
+            baseline = open_baseline(config, settings)
         # Keep clean tests' details only if something reads them.
         detailed = bool(worker is not None or settings.report_paths or settings.top or surroundings or baseline)
         ledger = RunRecords(detailed=detailed)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.model.findings import FixtureRecord
 from pytest_gpuleak.model.text import clean_text, count_of
 from pytest_gpuleak.reports.grouping import group_of, holder_key
 from pytest_gpuleak.reports.html.rows import ID_LIMIT, STATES, TEXT_LIMIT, key_safely, write_place
+from pytest_gpuleak.reports.source_places import name_of
 from pytest_gpuleak.reports.wording import NO_HOLDER, describe_holder, describe_owners, in_process
 
 if TYPE_CHECKING:
@@ -132,14 +132,8 @@ def _culprit(members: Sequence[tuple[int, Found]]) -> Culprit:
 def _leaves(members: Iterable[tuple[int, Found]]) -> list[Leaf]:
     sizes: dict[str, tuple[int, int]] = {}
     for number, one in members:
-        name = _name(one)
+        name = clean_text(name_of(one.record), ID_LIMIT)
         size, first = sizes.get(name, (0, number))
         sizes[name] = size + one.finding.bytes, first
     leaves = [Leaf(name, size, first) for name, (size, first) in sizes.items()]
     return sorted(leaves, key=lambda leaf: (-leaf.bytes, leaf.number))
-
-
-def _name(one: Found) -> str:
-    record = one.record
-    name = clean_text(record.name if isinstance(record, FixtureRecord) else record.nodeid, ID_LIMIT)
-    return f"fixture '{name}'" if isinstance(record, FixtureRecord) else name

@@ -91,7 +91,7 @@ class BudgetHooks(TellsUnchecked):
             if BUDGET_FINDING in item.stash:
                 del item.stash[BUDGET_FINDING]
             self._unchecked.pop(item.nodeid, None)
-            has_budget = self._has_budget(item)
+            has_budget = self._default is not None or bool(closest_first(item, BUDGET_MARKER))
             if has_budget:
                 self._meter.begin(apart=True)
             if self._estimator is not None:
@@ -172,9 +172,6 @@ class BudgetHooks(TellsUnchecked):
         if found is not None:
             report.sections.append((SECTION, found.text))
             item.stash[BUDGET_FINDING] = dataclasses.replace(item.stash[BUDGET_FINDING], peak=found.peak)
-
-    def _has_budget(self, item: pytest.Item) -> bool:
-        return self._default is not None or bool(closest_first(item, BUDGET_MARKER))
 
     def _judge(self, item: pytest.Item) -> str | None:
         marks = closest_first(item, BUDGET_MARKER)
