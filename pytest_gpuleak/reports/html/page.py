@@ -97,8 +97,8 @@ def _row_part(row: Row, caller: Callable[[], str]) -> Any:
     """Render a finding's rows. A body with the same cells stands in for rows that fail."""
 
     def unshown(why: str) -> Any:
-        fault = why if row.fault else describe_unshown(row.record, row.finding, why)
-        return Markup(_UNSHOWN.format(number=row.number, state=row.state, fault=escape(fault)))
+        fault = why if row.fault else describe_unshown(row.found.record, row.found.finding, why)
+        return Markup(_UNSHOWN.format(number=row.number, state=row.found.state, fault=escape(fault)))
 
     return unshown(row.fault) if row.fault else isolated(lambda: Markup(caller()), unshown)
 

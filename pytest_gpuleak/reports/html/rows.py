@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpuleak.model.findings import FixtureRecord
 from pytest_gpuleak.model.isolation import isolated
@@ -26,7 +26,7 @@ from pytest_gpuleak.reports.wording import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuleak.model.findings import ArrayInfo, Contribution, Finding, Holder, Origin
+    from pytest_gpuleak.model.findings import Finding, Holder
     from pytest_gpuleak.model.records import RunReport, TestRecord
 
 TEXT_LIMIT = 1000
@@ -58,6 +58,16 @@ class Found(NamedTuple):
     finding: Finding
     state: str
 
+    @property
+    def is_fixture(self) -> bool:
+        """Tell whether a fixture left it."""
+        return isinstance(self.record, FixtureRecord)
+
+    @property
+    def holder_kind(self) -> str:
+        """Return the kind of its holder, the filter's key."""
+        return "unknown" if self.finding.holder is None else self.finding.holder.kind
+
 
 @dataclasses.dataclass(frozen=True)
 class Step:
@@ -69,49 +79,15 @@ class Step:
     place: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """One finding as the page shows it, with the data of its test or fixture.
+class Row(NamedTuple):
+    """One finding as the page shows it: `shown` has what the template writes, or else `fault` why it cannot be shown.
 
-    Attributes:
-        number: from 1, in the order of the page; the row's anchor is ``finding-<number>``.
-        about: place, worker and scope, shown after the name.
-        order: position of the test in the run; fixtures come last.
-        held: the holder's chain, or the text in its place; `holder_kind` is the filter's key.
-        root_place: the line to edit, where it made the root: a callback's registration.
-        others: further holders, each once, as chain and kind; `references` counts those that read alike.
-        arrays: groups of similar arrays, with their numbers.
-        also: number of other findings with the same holder, of `total` bytes with this one.
-        fault: why the finding cannot be shown, as one line; else empty.
+    `number` is from 1, in the order of the page; the row's anchor is ``finding-<number>``.
     """
 
     number: int
-    is_fixture: bool
-    state: str
-    order: int
-    finding: Finding
-    record: TestRecord | FixtureRecord
-    name: str = ""
-    about: str = ""
-    what: str = ""
-    held: str = ""
-    held_kind: str = ""
-    holder_kind: str = "unknown"
-    place: str = ""
-    root_place: str = ""
-    steps: tuple[Step, ...] = ()
-    steps_left: int = 0
-    others: tuple[tuple[str, str], ...] = ()
-    references: int = 0
-    origins: tuple[Origin, ...] = ()
-    why_no_origin: str = ""
-    arrays: tuple[tuple[int, ArrayInfo], ...] = ()
-    arrays_left: int = 0
-    parts: tuple[Contribution, ...] = ()
-    evidence: tuple[str, ...] = ()
-    also: int = 0
-    total: int = 0
-    cost: str = ""
+    found: Found
+    shown: dict[str, Any]
     fault: str = ""
 
 
@@ -158,15 +134,7 @@ def build_rows(found: Sequence[Found]) -> list[Row]:
 
 
 def _unshown_row(number: int, found: Found, why: str) -> Row:
-    return Row(
-        number=number,
-        is_fixture=isinstance(found.record, FixtureRecord),
-        state=found.state,
-        order=found.order,
-        finding=found.finding,
-        record=found.record,
-        fault=describe_unshown(found.record, found.finding, why),
-    )
+    return Row(number, found, {}, describe_unshown(found.record, found.finding, why))
 
 
 def _row(number: int, found: Found, also: int, total: int) -> Row:
@@ -176,35 +144,33 @@ def _row(number: int, found: Found, also: int, total: int) -> Row:
     origins = list(dict.fromkeys(array.created for array in finding.tensors if array.created is not None))
     arrays = list(Counter(finding.tensors).items())
     others = _others(finding)
-    return Row(
-        number=number,
-        is_fixture=isinstance(record, FixtureRecord),
-        name=clean_text(record.name if isinstance(record, FixtureRecord) else record.nodeid, ID_LIMIT),
-        about=_about(record),
-        state=found.state,
-        order=found.order,
-        finding=finding,
-        record=record,
-        what=describe_amount(finding, ID_LIMIT),
-        held=_chain(holder, finding),
-        held_kind="" if holder is None else describe_holder(holder),
-        holder_kind="unknown" if holder is None else holder.kind,
-        place=write_place(holder.file, holder.line) if holder is not None and holder.file else "",
-        root_place=_place_to_edit(holder),
-        steps=_steps(holder, finding),
-        steps_left=max(0, len(path) - _STEPS_SHOWN),
-        others=others[:_HOLDERS_SHOWN],
-        references=len(finding.other_holders) - len(others),
-        origins=tuple(origins[:_ORIGINS_SHOWN]),
-        why_no_origin="" if origins or finding.metric is not None else _why_no_origin(finding),
-        arrays=tuple((number, array) for array, number in arrays[:_ARRAYS_SHOWN]),
-        arrays_left=sum(number for _, number in arrays[_ARRAYS_SHOWN:]),
-        parts=finding.contributions[:_PARTS_SHOWN],
-        evidence=finding.evidence_lines[:_LINES_SHOWN],
-        also=0 if holder_key(finding) is None else also,
-        total=total,
-        cost="" if isinstance(record, FixtureRecord) else describe_cost(record),
-    )
+    shown = {
+        "name": clean_text(record.name if isinstance(record, FixtureRecord) else record.nodeid, ID_LIMIT),
+        # Place, worker and scope, after the name.
+        "about": _about(record),
+        "what": describe_amount(finding, ID_LIMIT),
+        "held": _chain(holder, finding),
+        "held_kind": "" if holder is None else describe_holder(holder),
+        "place": write_place(holder.file, holder.line) if holder is not None and holder.file else "",
+        # The line to edit, where it made the root: a callback's registration.
+        "root_place": _place_to_edit(holder),
+        "steps": _steps(holder, finding),
+        "steps_left": max(0, len(path) - _STEPS_SHOWN),
+        "others": others[:_HOLDERS_SHOWN],
+        # Further references that read as one of these.
+        "references": len(finding.other_holders) - len(others),
+        "origins": tuple(origins[:_ORIGINS_SHOWN]),
+        "why_no_origin": "" if origins or finding.metric is not None else _why_no_origin(finding),
+        "arrays": tuple((number, array) for array, number in arrays[:_ARRAYS_SHOWN]),
+        "arrays_left": sum(number for _, number in arrays[_ARRAYS_SHOWN:]),
+        "parts": finding.contributions[:_PARTS_SHOWN],
+        "evidence": finding.evidence_lines[:_LINES_SHOWN],
+        # Other findings of the same holder, of so many bytes with this one.
+        "also": 0 if holder_key(finding) is None else also,
+        "total": total,
+        "cost": "" if isinstance(record, FixtureRecord) else describe_cost(record),
+    }
+    return Row(number, found, shown)
 
 
 def _why_no_origin(finding: Finding) -> str:

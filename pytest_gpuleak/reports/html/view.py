@@ -109,17 +109,17 @@ def _draw(tests: Sequence[TestRecord], workers: Sequence[str], rows: Sequence[Ro
     positions: dict[str, list[int]] = {worker: [] for worker in workers}
     for at, test in enumerate(tests):
         positions[test.worker].append(at)
-    charts = build_charts(tests, workers, _marks([row for row in rows if row.order < len(tests)]))
+    charts = build_charts(tests, workers, _marks([row for row in rows if row.found.order < len(tests)]))
     drawings = tuple(draw_chart(chart, positions) for chart in charts)
     return drawings, [encode_chart(chart, workers) for chart in charts]
 
 
 def _all_choices(rows: Sequence[Row]) -> dict[str, tuple[tuple[str, str, int], ...]]:
     values = (
-        (row.state for row in rows),
-        (row.finding.kind for row in rows),
-        (row.finding.device for row in rows),
-        (row.holder_kind for row in rows),
+        (row.found.state for row in rows),
+        (row.found.finding.kind for row in rows),
+        (row.found.finding.device for row in rows),
+        (row.found.holder_kind for row in rows),
     )
     return {
         name: _choices(some, HOLDER_WORDS if name == "holder" else {})
@@ -130,10 +130,10 @@ def _all_choices(rows: Sequence[Row]) -> dict[str, tuple[tuple[str, str, int], .
 def _marks(rows: Sequence[Row]) -> dict[str, list[Mark]]:
     """Return, by chart device, the tests to mark with their worst finding. CPU tensors belong to the host."""
     marks: dict[str, dict[int, Mark]] = {}
-    for row in rows:
-        if not row.is_fixture and row.state in ("leaked", "known"):
-            device = HOST if row.finding.device == "cpu" else row.finding.device
-            marks.setdefault(device, {}).setdefault(row.order, Mark(row.order, row.number, row.state))
+    for number, found, _, _ in rows:
+        if not found.is_fixture and found.state in ("leaked", "known"):
+            device = HOST if found.finding.device == "cpu" else found.finding.device
+            marks.setdefault(device, {}).setdefault(found.order, Mark(found.order, number, found.state))
     return {device: sorted(found.values(), key=lambda mark: mark.position) for device, found in marks.items()}
 
 
