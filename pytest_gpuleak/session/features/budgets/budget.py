@@ -191,14 +191,12 @@ def describe_estimate(excess: Excess) -> str:
 def finding_of(excess: Excess, alive: Sequence[Contribution] = (), there: Sequence[Contribution] = ()) -> Finding:
     """Make the report's finding of an exceeded budget. Its `bytes` are what counted against the budget."""
     budget = excess.budget
-    return Finding(
-        kind="budget",
-        failed=True,
-        device=excess.device,
+    name = f"budget {budget.metric} {excess.device.partition(':')[0]}"
+    return peak_finding(
+        name,
+        excess.device,
+        excess.peak,
         count=sum(part.count for part in alive),
-        bytes=excess.peak,
-        bytes_per_run=0,
-        fingerprint=fingerprint(f"budget {budget.metric} {excess.device.partition(':')[0]}", None),
         metric=budget.metric,
         contributions=tuple(alive),
         evidence=(f"{describe_estimate(excess)}, by {budget.source}",)
@@ -213,6 +211,11 @@ def finding_of(excess: Excess, alive: Sequence[Contribution] = (), there: Sequen
             *([f"not counted: {format_bytes(excess.workspaces)} of workspaces"] if excess.workspaces else []),
         ),
     )
+
+
+def peak_finding(name: str, device: str, size: int, *, failed: bool = True, count: int = 0, **more: Any) -> Finding:
+    """Make the finding of a peak that is too large; `name` tells what for."""
+    return Finding("budget", failed, device, count, size, 0, fingerprint(name, None), **more)
 
 
 def _held(there: Sequence[Contribution]) -> str:

@@ -16,13 +16,12 @@ import pytest
 from pytest_gpuleak.adapters.host.heap_peak import HeapPeak, LinesAtPeak
 from pytest_gpuleak.heap.collector import collect_whole
 from pytest_gpuleak.model.findings import Contribution, Finding, Peak
-from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.peak_parts import located
 from pytest_gpuleak.model.source_files import is_user_file
 from pytest_gpuleak.model.text import clean_text, format_bytes
 from pytest_gpuleak.reports.terminal.peak import render_peak
 from pytest_gpuleak.session.config.markers import check_each, closest_first
-from pytest_gpuleak.session.features.budgets.budget import Budget, parse_budget, why_not_accepted
+from pytest_gpuleak.session.features.budgets.budget import Budget, parse_budget, peak_finding, why_not_accepted
 from pytest_gpuleak.session.features.budgets.measured_run import EndedTest, MeasuredRun, between_tests
 from pytest_gpuleak.session.features.budgets.over_budget import ShowsExcess, TellsUnchecked, fail_after_teardown
 from pytest_gpuleak.session.fixture_hooks import PLUGIN_ERRORS
@@ -138,14 +137,10 @@ def describe_excess(budget: Budget, peak: Peak) -> str:
 
 def finding_of(budget: Budget, peak: Peak) -> Finding:
     """Make the report's finding of an exceeded budget. Its `bytes` are what counted against the budget."""
-    return Finding(
-        kind="budget",
-        failed=True,
-        device=peak.device,
-        count=0,
-        bytes=peak.bytes,
-        bytes_per_run=0,
-        fingerprint=fingerprint("budget host", None),
+    return peak_finding(
+        "budget host",
+        peak.device,
+        peak.bytes,
         metric="heap",
         contributions=tuple(
             Contribution(

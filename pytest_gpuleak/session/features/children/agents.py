@@ -8,6 +8,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.engine.subject import RerunResult
+from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.session.features.children.connection import read_finding
 from pytest_gpuleak.session.features.children.connections import Connections
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.engine.detect.processes import Children
     from pytest_gpuleak.model.findings import Finding
-    from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.session.features.children.connection import Connection
     from pytest_gpuleak.session.features.children.listener import Listener
 
@@ -48,7 +48,7 @@ class Agents:
     def __init__(self, listener: Listener, processes: Children, tell: Callable[[str], None]) -> None:
         self._tell = tell
         self._connections = Connections(listener, processes, tell)
-        self._policy: Policy | None = None
+        self._policy = Policy()
         self._following = False
         self._nodeid = ""
         self._suspects: list[Connection] = []
@@ -90,26 +90,30 @@ class Agents:
 
     def _begin(self) -> None:
         self._connections.welcome(START_S)
-        if not self._connections.all or self._policy is None:
-            return
         for one in self._connections.all:
             one.begun = False
             if one.late:
                 self._take_late(one)
         self._connections.drop_ended()
         self._connections.seq += 1
-        self._begin_in([one for one in self._connections.all if not one.late], self._policy)
+        self._begin_in([one for one in self._connections.all if not one.late])
 
-    def _begin_in(self, asked: Sequence[Connection], policy: Policy) -> None:
-        seq, fields = self._connections.seq, policy._asdict()
+    def _begin_in(self, asked: Sequence[Connection]) -> None:
+        seq, policy, fields = self._connections.seq, self._policy, self._policy._asdict()
         messages = {
             one: {"op": "begin", "seq": seq, "policy": None if one.policy == policy else fields} for one in asked
         }
-        new = not all(one.loaded for one in asked)
         for one in asked:
             one.begun, one.policy = False, policy
-        for one in self._connections.ask(messages, START_S if new else ANSWER_S):
-            one.begun = one.loaded = True
+        for one in self._ask(messages):
+            one.begun = True
+
+    def _ask(self, messages: dict[Connection, dict[str, Any]]) -> dict[Connection, dict[str, Any]]:
+        """Return the answers to messages, the first of which may have an agent load the engine."""
+        answers = self._connections.ask(messages, ANSWER_S if all(one.loaded for one in messages) else START_S)
+        for one in answers:
+            one.loaded = True
+        return answers
 
     def _take_late(self, late: Connection) -> None:
         """Read what a late agent answers by now; it is asked again once it waits for the next test."""
@@ -165,12 +169,10 @@ class Agents:
     def on_devices(self) -> dict[int, dict[str, int]]:
         """Return the bytes that each process which answers has taken from the driver, by its pid and the device's UUID."""
         self._connections.welcome(START_S)
-        asked = [one for one in self._connections.all if not one.late]
-        seconds = ANSWER_S if all(one.loaded for one in asked) else START_S
         message = {"op": "devices", "seq": self._connections.seq}
         found: dict[int, dict[str, int]] = {}
-        for one, answer in self._connections.ask(dict.fromkeys(asked, message), seconds).items():
-            one.loaded, sizes = True, answer.get("devices")
+        for one, answer in self._ask({one: message for one in self._connections.all if not one.late}).items():
+            sizes = answer.get("devices")
             if isinstance(sizes, dict) and all(type(size) is int for size in sizes.values()):
                 found[one.pid] = sizes
         return found
@@ -190,8 +192,8 @@ class Agents:
         fixtures = {one.owner for one in found}
         others = [one for one in self._connections.all if one.owner in fixtures and not one.late]
         self._beside = [one for one in others if one not in found and one not in self._judged]
-        if self._beside and self._policy is not None:
-            self._begin_in(self._beside, self._policy)
+        if self._beside:
+            self._begin_in(self._beside)
         return found
 
     def _take_answers(self) -> list[Connection]:
@@ -279,9 +281,8 @@ class Agents:
 
     def confirm(self, run_again: Callable[[], RerunResult]) -> tuple[Finding, ...]:
         """Run the test again as often as agents ask for it, and return what they have found."""
-        wanted = 0 if self._policy is None else self._policy.confirm
         others = len(self._connections.all) - 1  # each may be the worker that a re-run has reached instead
-        for _ in range(wanted + others + MOST_FURTHER_RERUNS):
+        for _ in range(self._policy.confirm + others + MOST_FURTHER_RERUNS):
             if not (ready := self.ready()):
                 break
             self.ran(ready, run_again())

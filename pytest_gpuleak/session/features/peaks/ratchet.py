@@ -6,19 +6,18 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.baseline.peaks import LEAST, Made
-from pytest_gpuleak.model.findings import Finding
-from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.peak_changes import KnownPeak, PeakChange, known_peak
 from pytest_gpuleak.model.text import clean_text, format_bytes
 from pytest_gpuleak.reports.terminal.peak import render_peak
 from pytest_gpuleak.reports.terminal.peak_changes import render_grown
+from pytest_gpuleak.session.features.budgets.budget import peak_finding
 from pytest_gpuleak.session.frameworks import shared_frameworks
 
 if TYPE_CHECKING:
     import pytest
 
     from pytest_gpuleak.baseline.peaks import Peaks
-    from pytest_gpuleak.model.findings import Peak
+    from pytest_gpuleak.model.findings import Finding, Peak
     from pytest_gpuleak.model.peaks import Taken
 
 
@@ -75,14 +74,11 @@ class Ratchet:
         if told.get("state") != "grown":
             return None
         lines = str(told["text"]).splitlines()
-        return Finding(
-            kind="budget",
+        return peak_finding(
+            f"peak {taken.device.partition(':')[0]}",
+            taken.device,
+            int(told["bytes"]),
             failed=bool(told["fails"]),
-            device=taken.device,
-            count=0,
-            bytes=int(told["bytes"]),
-            bytes_per_run=0,
-            fingerprint=fingerprint(f"peak {taken.device.partition(':')[0]}", None),
             metric="allocated",
             evidence=(
                 f"peak: {format_bytes(int(told['bytes']))} over what was before",
