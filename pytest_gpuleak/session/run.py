@@ -123,7 +123,7 @@ class Session:
         if settings.report_paths:
             if not runs_nothing(config):
                 make_folders(settings.report_paths)
-            config.pluginmanager.register(JournalHooks(recorder, completeness), "gpuleak-journal")
+            config.pluginmanager.register(JournalHooks(recorder), "gpuleak-journal")
         self._run = Run(
             check=check,
             ledger=ledger,

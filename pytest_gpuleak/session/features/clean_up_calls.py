@@ -10,6 +10,7 @@ import inspect
 import os
 import sys
 from contextlib import suppress
+from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -47,7 +48,6 @@ class CleanUpCalls:
         self._config = config
         self._root = str(config.rootpath)
         self._began: float | None = None
-        self._fixtures: dict[tuple[str, int, str], str] | None = None
         self._sums: dict[tuple[Literal["gc.collect", "empty_cache"], _Caller], tuple[int, float]] = {}
 
     def begin(self) -> None:
@@ -90,7 +90,7 @@ class CleanUpCalls:
                 return None
             code = frame.f_code
             if fixture is None:
-                name = self._named_fixtures().get(_key_of(code))
+                name = self._named_fixtures.get(_key_of(code))
                 fixture = None if name is None else self._caller(f"fixture '{name}'", code)
             # A comprehension has a frame before 3.12 (PEP 709), above that of the function which it is a part of.
             if function is None and code.co_name not in COMPREHENSIONS and is_user_file(code.co_filename, self._root):
@@ -102,16 +102,16 @@ class CleanUpCalls:
     def _caller(self, by: str, code: CodeType) -> _Caller:
         return _Caller(by, shorten(code.co_filename, self._root), code.co_firstlineno)
 
+    @cached_property
     def _named_fixtures(self) -> dict[tuple[str, int, str], str]:
         """Return the names of the tests' fixtures but pytest's own, by their functions' code."""
-        if self._fixtures is None:
-            self._fixtures = {}
-            for fixture in fixtures_of_items(self._config):
-                with suppress(Exception):  # a callable object, or a ring of wrappers
-                    code = inspect.unwrap(fixture.func).__code__
-                    if _OF_PYTEST not in code.co_filename:
-                        self._fixtures[_key_of(code)] = str(fixture.argname)
-        return self._fixtures
+        found: dict[tuple[str, int, str], str] = {}
+        for fixture in fixtures_of_items(self._config):
+            with suppress(Exception):  # a callable object, or a ring of wrappers
+                code = inspect.unwrap(fixture.func).__code__
+                if _OF_PYTEST not in code.co_filename:
+                    found[_key_of(code)] = str(fixture.argname)
+        return found
 
 
 def _key_of(code: CodeType) -> tuple[str, int, str]:

@@ -164,15 +164,17 @@ class Recorder:
         if self._journal is not None and self._journal.path not in self._settings.report_paths:
             self._journal.remove()
 
-    def begin_journal(self) -> Journal:
-        """Replace an older report by the journal of this run."""
-        from pytest_gpuleak.reports.json.journal import Journal, journal_path
+    def note_started(self, nodeid: str) -> None:
+        """Record in the journal that a test starts. The first test replaces an older report by the journal."""
+        self._completeness.note_started(nodeid)
+        if self._journal is None:
+            from pytest_gpuleak.reports.json.journal import Journal, journal_path
 
-        self._journal = journal = Journal(journal_path(self._settings.report_paths))
-        policy = {**describe(self._settings), "strategy": self._check.mode}
-        journal.begin({"created": now(), "environment": environment(), "policy": policy})
-        self._check.attempts.note_rerun = lambda record: journal.note_rerun(encode_safely(record))
-        return journal
+            self._journal = journal = Journal(journal_path(self._settings.report_paths))
+            policy = {**describe(self._settings), "strategy": self._check.mode}
+            journal.begin({"created": now(), "environment": environment(), "policy": policy})
+            self._check.attempts.note_rerun = lambda record: journal.note_rerun(encode_safely(record))
+        self._journal.note_running(self._completeness.running)
 
     def _take(self, record: TestRecord) -> None:
         self._without_record.pop(record.nodeid, None)
@@ -191,35 +193,19 @@ class Recorder:
 
     def _take_unchecked(self, report: pytest.TestReport, why: str, worker: str, outcome: Outcome) -> None:
         file, line, _ = report.location
-        self._take(
-            TestRecord(
-                nodeid=report.nodeid,
-                verdict="unchecked",
-                why_unchecked=why,
-                outcome=outcome,
-                worker=worker,
-                duration_s=0.0,
-                overhead_s=0.0,
-                file=file,
-                line=None if line is None else line + 1,
-            )
-        )
+        record = TestRecord(report.nodeid, "unchecked", why, outcome, worker, 0.0, 0.0)
+        self._take(record._replace(file=file, line=None if line is None else line + 1))
 
 
 class JournalHooks:
     """Tell the journal which tests are running. Registered where reports are written."""
 
-    def __init__(self, recorder: Recorder, completeness: RunProgress) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._completeness = completeness
-        self._journal: Journal | None = None
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Record that a test starts. The first test begins the journal."""
-        self._completeness.note_started(nodeid)
-        if self._journal is None:
-            self._journal = self._recorder.begin_journal()
-        self._journal.note_running(self._completeness.running)
+        """Record that a test starts."""
+        self._recorder.note_started(nodeid)
 
 
 class LeakedStatus:
