@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,30 +15,36 @@ BUDGET_MARKER = "max_gpu_mb"
 HOST_BUDGET_MARKER = "max_host_mb"
 
 
-class Option(NamedTuple):
+class Option:
     """An option, wherever it may be given; `name` is the marker's argument (empty: the switch), of which others derive.
 
     `kind` names its value's kind or has the words that it takes (see `values.kind_of`), `target` is the field of
     `Policy` or `Settings` that it sets, and `marker` tells whether the `gpu_leak` marker takes it.
     """
 
-    name: str
-    kind: str | tuple[str, ...]
-    metavar: str
-    default: str
-    help: str
-    target: str
-    marker: bool = False
+    __slots__ = ("default", "flag", "help", "ini", "kind", "marker", "metavar", "name", "target")
 
-    @property
-    def ini(self) -> str:
-        """Return the ini name."""
-        return ini_name(self.name)
-
-    @property
-    def flag(self) -> str:
-        """Return the name on the command line."""
-        return "--" + self.ini.replace("_", "-")
+    # No named tuple, and no parsing here: every run of pytest makes the table, with the plugin off too.
+    def __init__(  # noqa: PLR0913 - the columns of the table below
+        self,
+        name: str,
+        kind: str | tuple[str, ...],
+        metavar: str,
+        default: str,
+        text: str,
+        target: str,
+        *,
+        marker: bool = False,
+    ) -> None:
+        self.name = name
+        self.ini = ini_name(name)
+        self.flag = "--" + self.ini.replace("_", "-")
+        self.kind = kind
+        self.metavar = metavar
+        self.default = default
+        self.help = text
+        self.target = target
+        self.marker = marker
 
 
 def ini_name(name: str) -> str:
