@@ -14,8 +14,7 @@ from pytest_gpuleak.engine.limits import GRAPHS_STEPS, MOST_ASKED, MOST_SOUGHT, 
 from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, RECOGNISE
 from pytest_gpuleak.engine.survivors import Found
 from pytest_gpuleak.heap.budget import Budget
-from pytest_gpuleak.heap.collector import get_objects
-from pytest_gpuleak.heap.referrers import PausedCollector
+from pytest_gpuleak.heap.collector import PausedCollector, get_objects
 from pytest_gpuleak.model.evidence import Root, root_of
 from pytest_gpuleak.model.findings import CYCLE_ROOT, FREED, NO_OBJECT, NOT_READ, WAITING, Holder
 

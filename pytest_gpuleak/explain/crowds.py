@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from gc import get_referents
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,8 @@ from pytest_gpuleak.explain import explain as searching
 from pytest_gpuleak.explain.explanation import Explanation
 from pytest_gpuleak.explain.rootless import TIMEOUT_ROOT
 from pytest_gpuleak.explain.roots.roots import EDITABLE
-from pytest_gpuleak.heap.referrers import PausedCollector, get_referents, reaches_everything, untouchable_modules
+from pytest_gpuleak.heap.collector import PausedCollector
+from pytest_gpuleak.heap.referrers import reaches_everything, untouchable_modules
 from pytest_gpuleak.model.findings import Holder
 
 if TYPE_CHECKING:

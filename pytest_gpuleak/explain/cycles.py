@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 import types
+from gc import get_referents
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.explain.paths import Writer, describe
 from pytest_gpuleak.explain.reference_graph import Graph
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.budget import Budget
-from pytest_gpuleak.heap.referrers import PausedCollector, get_referents, reaches_everything, referrers
+from pytest_gpuleak.heap.collector import PausedCollector
+from pytest_gpuleak.heap.referrers import reaches_everything, referrers
 from pytest_gpuleak.model.findings import CYCLE_ROOT, Holder
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pytest_gpuleak.explain.further_holders import find_further_holders
 from pytest_gpuleak.explain.rings import behind_rings
 from pytest_gpuleak.explain.search import OTHERS_STEPS, SEARCH_STEPS, Question, Search
 from pytest_gpuleak.heap.budget import Budget
-from pytest_gpuleak.heap.referrers import PausedCollector
+from pytest_gpuleak.heap.collector import PausedCollector
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

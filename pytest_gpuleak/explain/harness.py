@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from gc import get_referents
 from inspect import CO_OPTIMIZED
 from itertools import chain
 from types import CellType, MethodType
@@ -17,10 +18,9 @@ from pytest_gpuleak.adapters.registry import finders
 from pytest_gpuleak.explain.reference_graph import Graph
 from pytest_gpuleak.explain.unaccounted import owner_counter
 from pytest_gpuleak.heap.budget import Budget
-from pytest_gpuleak.heap.collector import get_objects, get_referrers
+from pytest_gpuleak.heap.collector import PausedCollector, get_objects, get_referrers
 from pytest_gpuleak.heap.frames import belongs_to_plugin, local_variables
 from pytest_gpuleak.heap.reference_counts import LENDS_ARGUMENTS, LOOKUP_REFERENCES, getrefcount
-from pytest_gpuleak.heap.referrers import PausedCollector, get_referents
 from pytest_gpuleak.heap.safe_access import instance_dict
 
 if TYPE_CHECKING:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from gc import get_referents
 from typing import TYPE_CHECKING, Final
-
-from pytest_gpuleak.heap.referrers import get_referents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -12,7 +12,7 @@ from pytest_gpuleak.explain.edge_to_edit import omitted_edges
 from pytest_gpuleak.explain.edges.lookups import Lookups
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.budget import Budget
-from pytest_gpuleak.heap.referrers import PausedCollector
+from pytest_gpuleak.heap.collector import PausedCollector
 from pytest_gpuleak.heap.walk import HeapWalk, Sizes, is_map, maps_file
 from pytest_gpuleak.model.findings import Contribution, Holder, PathStep
 

@@ -10,19 +10,16 @@ import dataclasses
 import types
 import weakref
 from collections import deque
+from gc import get_referents
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuleak.explain.roots.module_names import module_names
 from pytest_gpuleak.explain.roots.root import LASTING
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.budget import Budget
-from pytest_gpuleak.heap.referrers import (
-    PausedCollector,
-    get_objects,
-    get_referents,
-    is_tracked,
-    reaches_everything,
-)
+from pytest_gpuleak.heap.collector import PausedCollector, get_objects
+from pytest_gpuleak.heap.immortal_containers import is_tracked
+from pytest_gpuleak.heap.referrers import reaches_everything
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence

@@ -6,6 +6,7 @@ every target. Without one, a target gets the best worse answer: what runs, an ex
 
 from __future__ import annotations
 
+from gc import get_referents
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -20,7 +21,7 @@ from pytest_gpuleak.explain.rootless import Rootless
 from pytest_gpuleak.explain.roots.roots import EDITABLE, RANKS, Roots
 from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
-from pytest_gpuleak.heap.referrers import get_referents, referrers
+from pytest_gpuleak.heap.referrers import referrers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

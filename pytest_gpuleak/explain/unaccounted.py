@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from gc import get_referents
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.protocol import UNTOLD
 from pytest_gpuleak.explain.roots.root import EXCEPTION
 from pytest_gpuleak.heap.reference_counts import LOOKUP_REFERENCES, UNCOUNTED, getrefcount
-from pytest_gpuleak.heap.referrers import get_referents, untouchable_modules
+from pytest_gpuleak.heap.referrers import untouchable_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gc import get_referents
 from itertools import compress, filterfalse, repeat
 from operator import is_, is_not
 from types import CodeType, ModuleType
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pytest_gpuleak.adapters.registry import untracked_arrays
 from pytest_gpuleak.heap.array_wrappers import ArrayWrappers
 from pytest_gpuleak.heap.budget import Budget
-from pytest_gpuleak.heap.referrers import get_objects, get_referents, is_tracked, untouchable_modules
+from pytest_gpuleak.heap.collector import get_objects
+from pytest_gpuleak.heap.immortal_containers import is_tracked
+from pytest_gpuleak.heap.referrers import untouchable_modules
 from pytest_gpuleak.heap.safe_access import is_a, is_subclass
 from pytest_gpuleak.heap.tracing import is_tracing
 from pytest_gpuleak.heap.type_sieve import TypeSieve

@@ -7,11 +7,13 @@ heap, are asked once a search for objects with unaccounted references.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from gc import get_referents
 from itertools import chain, compress, filterfalse, repeat
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from pytest_gpuleak.heap.collector import get_referrers
-from pytest_gpuleak.heap.referrers import get_objects, get_referents, is_tracked, untouchable_modules
+from pytest_gpuleak.heap.collector import get_objects, get_referrers
+from pytest_gpuleak.heap.immortal_containers import is_tracked
+from pytest_gpuleak.heap.referrers import untouchable_modules
 from pytest_gpuleak.heap.safe_access import class_module
 from pytest_gpuleak.heap.type_sieve import TypeSieve, may_refer
 

@@ -16,12 +16,13 @@ from pytest_gpuleak.heap.type_sieve import HAVE_GC, TYPE_FLAGS
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-_is_tracked: Final[Callable[[object], bool]] = getattr(gc, "is_tracked", lambda _: True)
+is_tracked: Final[Callable[[object], bool]] = getattr(gc, "is_tracked", lambda _: True)
+"""Tell whether the collector shows an object. Where the interpreter does not tell, each may be shown."""
 
 
 def are_untracked() -> bool:
     """Tell whether the interpreter has untracked what is immortal: this module's namespace holds functions."""
-    return not _is_tracked(globals())
+    return not is_tracked(globals())
 
 
 def immortal_referrers(
@@ -34,13 +35,13 @@ def immortal_referrers(
     if not are_untracked():
         return []
     wanted = set(map(id, children))
-    waiting: list[object] = [space for space in loaded_modules().values() if not _is_tracked(space)]
+    waiting: list[object] = [space for space in loaded_modules().values() if not is_tracked(space)]
     met = set(map(id, waiting))
     found: list[object] = []
     while waiting:
         container = waiting.pop()
         values = get_referents(container)
-        if not _is_tracked(container) and not wanted.isdisjoint(map(id, values)):
+        if not is_tracked(container) and not wanted.isdisjoint(map(id, values)):
             found.append(container)
         inside = is_subclass(type(container), type)  # a class's namespace is tracked, the methods in it are not
         for value in values:
@@ -53,6 +54,6 @@ def immortal_referrers(
 
 
 def _leads_on(value: object, in_class: bool) -> bool:
-    if _is_tracked(value):
+    if is_tracked(value):
         return in_class and type(value) is dict
     return bool(TYPE_FLAGS.__get__(type(value)) & HAVE_GC)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from gc import get_referents
 from itertools import compress, filterfalse, repeat
@@ -10,8 +9,8 @@ from operator import is_not
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.heap.collector import PausedCollector, get_objects, get_referrers
-from pytest_gpuleak.heap.immortal_containers import are_untracked, immortal_referrers
+from pytest_gpuleak.heap.collector import get_objects, get_referrers
+from pytest_gpuleak.heap.immortal_containers import are_untracked, immortal_referrers, is_tracked
 from pytest_gpuleak.heap.safe_access import class_module, is_subclass, loaded_module, module_dict, subclasses_named
 
 if TYPE_CHECKING:
@@ -19,17 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from pytest_gpuleak.heap.budget import Budget
-
-__all__ = [
-    "PausedCollector",
-    "get_objects",
-    "get_referents",
-    "is_tracked",
-    "reaches_everything",
-    "referrers",
-    "untouchable_modules",
-    "untracked_instances_of",
-]
 
 SCAN_FROM: Final = 256
 """Number of objects from which one pass in Python beats `gc.get_referrers`. See docs/developing/performance.md."""
@@ -47,9 +35,6 @@ _UNTOUCHABLE: Final = "_asyncio"
 
 _allocated_blocks: Final[Callable[[], int]] = getattr(sys, "getallocatedblocks", lambda: 4 * len(get_objects()))
 """Return the number of blocks of memory that are in use."""
-
-is_tracked: Final[Callable[[object], bool]] = getattr(gc, "is_tracked", lambda _: True)
-"""Tell whether the collector shows an object. Where the interpreter does not tell, each may be shown."""
 
 
 def reaches_everything(value: object) -> bool:

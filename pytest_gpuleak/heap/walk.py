@@ -6,6 +6,7 @@ The collector knows containers alone, so the walk descends into what they refer 
 
 from __future__ import annotations
 
+from gc import get_referents
 from itertools import chain, compress, count, filterfalse, repeat
 from struct import calcsize
 from sys import getsizeof, version_info
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.array_wrappers import ArrayWrappers
+from pytest_gpuleak.heap.collector import get_objects
 from pytest_gpuleak.heap.frames import local_variables, running_frames
+from pytest_gpuleak.heap.immortal_containers import is_tracked
 from pytest_gpuleak.heap.library_types import extension_class
-from pytest_gpuleak.heap.referrers import get_objects, get_referents, is_tracked, untouchable_modules
+from pytest_gpuleak.heap.referrers import untouchable_modules
 from pytest_gpuleak.heap.type_sieve import HAVE_GC, TYPE_FLAGS, TypeIds, TypeSieve, TypeTable, may_refer
 
 if TYPE_CHECKING:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from gc import get_referents
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading, total_of
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.referrers import get_referents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from pytest_gpuleak.adapters.host.heap_reader import heap_reader
 from pytest_gpuleak.adapters.probe_protocol import HostGrowth, HostProbe
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.budget import Budget
-from pytest_gpuleak.heap.referrers import PausedCollector
+from pytest_gpuleak.heap.collector import PausedCollector
 from pytest_gpuleak.heap.walk import HeapWalk, Sizes
 from pytest_gpuleak.model.findings import Contribution
 from pytest_gpuleak.model.readings import ProbeUnavailable

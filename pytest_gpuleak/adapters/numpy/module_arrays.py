@@ -25,26 +25,21 @@ _CHUNK: Final = 2048
 
 def module_arrays() -> dict[int, int]:
     """Return the bytes of the memory behind arrays in globals, or in lists, dicts and tuples there, by its key."""
-    array_class = extension_class("numpy", "ndarray")
-    if array_class is None:
-        return {}
     values = get_referents(*(names for module, names in loaded_modules().items() if _may_be_users(module, names)))
-    return _sizes_in(values, array_class)
+    return _sizes_in(values)
 
 
 def arrays_in(objects: list[object]) -> dict[int, int]:
     """Return the bytes of the memory behind arrays in these objects, or in lists, dicts and tuples there, by its key."""
-    array_class = extension_class("numpy", "ndarray")
-    if array_class is None:
-        return {}
     found: dict[int, int] = {}
     for start in range(0, len(objects), _CHUNK):
         values = get_referents(*objects[start : start + _CHUNK])
-        found |= _sizes_in(values, array_class)
+        found |= _sizes_in(values)
     return found
 
 
-def _sizes_in(values: list[Any], array_class: type) -> dict[int, int]:
+def _sizes_in(values: list[Any]) -> dict[int, int]:
+    array_class: Any = extension_class("numpy", "ndarray")
     inner = get_referents(*(value for kind in _CONTAINERS for value in _of_type(values, kind)))
     arrays = [*_of_type(values, array_class), *_of_type(inner, array_class)]
     if not arrays:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from gc import get_referents
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.tensorflow.lookup import TENSORS, loaded_names
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.hidden_references import Link, visible_objects
-from pytest_gpuleak.heap.referrers import get_referents
 from pytest_gpuleak.heap.type_sieve import TypeSieve
 
 if TYPE_CHECKING:

@@ -174,17 +174,12 @@ class TorchAccess:
 
     def saved(self, node: Any) -> list[Saved]:
         """Return the values that a node saved for the backward pass. Calls no pack or unpack hook."""
-        kind = self._node_type(type(node))
-        if kind is None:
-            return []
         found: list[Saved] = []
-        for name in self._names_of_saved(kind):
-            raws = self.read_node(node, name)
-            several = type(raws) is tuple or type(raws) is list
+        for name, raws, several in self._raw(node):
             shown = "saved_tensors" if name == "_raw_saved_tensors" else "_saved_" + name[len(_SAVED) :]
-            hooks = [self._unpack_hook(one) for one in (raws if several else [raws])]
+            hooks = [self._unpack_hook(one) for one in raws]
             values = self.read_node(node, shown) if all(hook is None for hook in hooks) else None
-            for index, one in enumerate(raws if several else [raws]):
+            for index, one in enumerate(raws):
                 place = f"[{index}]" if several else ""
                 if hooks[index] is not None and hooks[index] is not _UNREADABLE:
                     found.append(Saved(hooks[index], f".{name}{place}.unpack_hook"))
@@ -199,11 +194,16 @@ class TorchAccess:
 
     def packed(self, node: Any) -> Iterator[Any]:
         """Yield what a node keeps for the backward pass: tensors, or what pack hooks have made of them."""
+        for _, raws, _ in self._raw(node):
+            yield from (None if one is None else self._data(one) for one in raws)
+
+    def _raw(self, node: Any) -> Iterator[tuple[str, Any, bool]]:
+        """Yield the names under which a node has saved values, with these, and whether there may be several."""
         kind = self._node_type(type(node))
         for name in () if kind is None else self._names_of_saved(kind):
             raws = self.read_node(node, name)
-            for one in raws if type(raws) is tuple or type(raws) is list else (raws,):
-                yield None if one is None else self._data(one)
+            several = type(raws) is tuple or type(raws) is list
+            yield name, raws if several else (raws,), several
 
     def _names_of_saved(self, kind: type) -> tuple[str, ...]:
         if id(kind) not in self._saved_names:

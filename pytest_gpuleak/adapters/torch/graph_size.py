@@ -8,7 +8,7 @@ from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
 from pytest_gpuleak.adapters.torch.autograd_walk import MAX_NODES, GraphWalk
 from pytest_gpuleak.adapters.torch.backward_pass import no_backward_running
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.referrers import PausedCollector
+from pytest_gpuleak.heap.collector import PausedCollector
 from pytest_gpuleak.model.findings import NOT_READ, Autograd
 
 if TYPE_CHECKING:

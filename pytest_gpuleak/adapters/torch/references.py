@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import suppress
+from gc import get_referents
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,9 +21,9 @@ from pytest_gpuleak.adapters.torch.node_hooks import NodeHooks, is_hook_dict
 from pytest_gpuleak.adapters.torch.script_constants import compilation_unit, constants
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.budget import Budget
+from pytest_gpuleak.heap.collector import get_objects
 from pytest_gpuleak.heap.hidden_references import Link
 from pytest_gpuleak.heap.reference_counts import LENDS_ARGUMENTS, LOOKUP_REFERENCES, getrefcount
-from pytest_gpuleak.heap.referrers import get_objects, get_referents
 from pytest_gpuleak.heap.type_sieve import TypeSieve, TypeTable
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from pytest_gpuleak.adapters.arrays import select_arrays
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
 from pytest_gpuleak.adapters.torch.backward_pass import no_backward_running
 from pytest_gpuleak.heap.budget import Budget
-from pytest_gpuleak.heap.collector import get_objects
-from pytest_gpuleak.heap.referrers import PausedCollector
+from pytest_gpuleak.heap.collector import PausedCollector, get_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -52,7 +52,7 @@ class Lenders:
 
     def _search(self, places: dict[int, int]) -> None:
         from pytest_gpuleak.explain.untracked_arrays import HeapArrays, explain_arrays
-        from pytest_gpuleak.heap.referrers import PausedCollector
+        from pytest_gpuleak.heap.collector import PausedCollector
 
         frameworks = self._suspect.tracker.frameworks
         with self._suspect.tracker.detector.whole_heap(), PausedCollector():

@@ -64,7 +64,7 @@ class OpenFiles(AddedByReruns[list[tuple[str, int]]]):
         """Find the objects, of which the last in their container are the newest, and note who holds them."""
         from pytest_gpuleak.explain.untracked_arrays import explain_arrays
         from pytest_gpuleak.heap.budget import Budget
-        from pytest_gpuleak.heap.referrers import PausedCollector
+        from pytest_gpuleak.heap.collector import PausedCollector
         from pytest_gpuleak.heap.type_sieve import TypeSieve
         from pytest_gpuleak.heap.walk import HeapWalk
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import types
+from gc import get_referents
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.registry import own_layouts
@@ -11,7 +12,6 @@ from pytest_gpuleak.explain.edges import interpreter as interpreter_edges
 from pytest_gpuleak.explain.edges import library as library_edges
 from pytest_gpuleak.explain.edges.chain import Chain, Edge
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.referrers import get_referents
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextvars
 import threading
 import types
+from gc import get_referents
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.explain.edges.chain import Edge
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.frames import function_name, local_variables, without_comprehensions
-from pytest_gpuleak.heap.referrers import get_referents
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import types
 from collections import deque
+from gc import get_referents
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.referrers import get_referents, untouchable_modules
+from pytest_gpuleak.heap.referrers import untouchable_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

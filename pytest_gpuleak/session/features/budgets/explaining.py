@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from gc import get_referents
 from types import BuiltinFunctionType, FrameType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuleak.adapters.arrays import array_types, select_arrays
 from pytest_gpuleak.adapters.bulk import read_arrays
-from pytest_gpuleak.heap.referrers import get_referents, reaches_everything, untouchable_modules
+from pytest_gpuleak.heap.referrers import reaches_everything, untouchable_modules
 from pytest_gpuleak.heap.safe_access import in_package
 from pytest_gpuleak.model.findings import Contribution
 from pytest_gpuleak.model.peak_parts import located, with_total
