@@ -43,25 +43,17 @@ def holders(run: Run) -> list[str]:
 
 
 @pytest.mark.usefixtures("library")
-def test_one_search_names_all_holders(run: Runner, searches: list[int]) -> None:
-    found = run(LEAKS)
-    assert set(found.verdicts.values()) == {"leaked"}
-    assert holders(found) == [f"library.store{number}.kept[0]" for number in range(4)]
-    assert len(searches) == 1
-
-
-@pytest.mark.usefixtures("library")
-def test_notes_wait_where_a_report_is_written(run: Runner, searches: list[int]) -> None:
-    found = run("""
-        import pytest
-        from library import stores
-
-        @pytest.mark.parametrize("number", range(4))
-        def test_it(number):
-            stores[number].last = Buffer(40)
-    """)
-    assert set(found.verdicts.values()) == {"noted"}
-    assert holders(found) == [f"library.store{number}.last" for number in range(4)]
+def test_one_search_names_all_holders_those_of_notes_too_where_a_report_is_written(
+    run: Runner, searches: list[int]
+) -> None:
+    notes = """
+    @pytest.mark.parametrize("number", range(4))
+    def test_note(number):
+        stores[number].last = Buffer(40)
+    """
+    found = run(LEAKS + notes)
+    assert list(found.verdicts.values()) == ["leaked"] * 4 + ["noted"] * 4
+    assert holders(found) == [f"library.store{number}.{name}" for name in ("kept[0]", "last") for number in range(4)]
     assert len(searches) == 1
 
 
@@ -233,15 +225,29 @@ def test_what_a_global_held_has_its_name_though_it_was_freed_before_the_search(r
 
 
 @pytest.mark.usefixtures("library", "without_roots")
-def test_a_search_that_fails_costs_the_holders_alone(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("target", "said", "told"),
+    [
+        (
+            "search_together",
+            "a fault of ours",
+            ["*the search for the holders of findings that waited failed*a fault of ours*"],
+        ),
+        ("LateSearch._judged", "unknown", []),
+    ],
+)
+def test_a_search_that_fails_costs_the_holders_alone(
+    run: Runner, monkeypatch: pytest.MonkeyPatch, target: str, said: str, told: list[str]
+) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(importlib.import_module("pytest_gpuleak.engine.late"), "search_together", fail)
+    importlib.import_module("pytest_gpuleak.engine.late")
+    monkeypatch.setattr(f"pytest_gpuleak.engine.late.{target}", fail)
     found = run(LEAKS)
     assert set(found.verdicts.values()) == {"leaked"}
-    assert "a fault of ours" in holders(found)[0]
-    found.result.stdout.fnmatch_lines(["*the search for the holders of findings that waited failed*a fault of ours*"])
+    assert all(text.startswith("unknown") and said in text for text in holders(found))
+    found.result.stdout.fnmatch_lines(told)
 
 
 @pytest.mark.usefixtures("library", "without_roots")
@@ -305,16 +311,3 @@ def test_who_holds_the_memory_is_searched_for_where_it_runs_out(run: Runner) -> 
     """)
     section = found.result.stdout.str().partition("Memory (who holds it)")[2]
     assert "library.store0.kept" in section.partition("GPU LEAKS")[0]
-
-
-@pytest.mark.usefixtures("library", "without_roots")
-def test_a_verdict_that_cannot_be_reached_again_stands(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    late = importlib.import_module("pytest_gpuleak.engine.late")
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("a fault of ours")
-
-    monkeypatch.setattr(late.LateSearch, "_judged", fail)
-    found = run(LEAKS)
-    assert set(found.verdicts.values()) == {"leaked"}
-    assert all(text.startswith("unknown") for text in holders(found))

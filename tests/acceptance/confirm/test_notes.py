@@ -140,24 +140,6 @@ def test_generators_draw_as_without_the_plugin(run: Runner, pytester: pytest.Pyt
     assert drawn[0] == drawn[1]
 
 
-@pytest.mark.torch
-def test_a_ring_that_grows_is_searched_for_once(quiet: Quiet, searches: list[int]) -> None:
-    """After the quick re-run, what both runs left is still young, so a ring met before is recognised."""
-    pytest.importorskip("torch")
-    source = """
-        import warnings, torch
-
-        @pytest.mark.parametrize("i", range(4))
-        def test_ring(i):
-            warnings.simplefilter("ignore")
-            x = torch.ones(4, requires_grad=True)
-            ((x - 1) ** 2).sum().backward(create_graph=True)
-    """
-    lines = quiet(source)
-    assert "4 passed, 4 leaked" in lines[-1]
-    assert len(searches) == 1
-
-
 @pytest.mark.usefixtures("without_roots")
 def test_a_search_that_fails_after_the_quick_rerun_says_so(quiet: Quiet, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:

@@ -474,23 +474,6 @@ def test_the_timer_of_pytests_faulthandler_is_set_again(limited: Runner, pyteste
     assert "in pytest_runtest_logfinish" in found.result.stderr.str()
 
 
-@pytest.mark.usefixtures("cold")
-def test_a_clean_run_loads_no_watchdog(run: Runner) -> None:
-    found = run(
-        """
-        import sys
-
-        def test_it():
-            pass
-
-        def test_loaded():
-            assert not {"pytest_gpuleak.session.rerun.watchdog", "pytest_gpuleak.session.rerun.hanging"} & set(sys.modules)
-        """,
-        apart=True,
-    )
-    found.result.assert_outcomes(passed=2)
-
-
 HOOK = """
     import ctypes, time
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuleak.adapters.registry import untracked_array_counts
-from pytest_gpuleak.explain import untracked_arrays
 
 if TYPE_CHECKING:
     from tests.conftest import Runner
@@ -97,34 +96,3 @@ def test_an_array_that_is_replaced_through_a_cycle_does_not_grow(run: Runner) ->
     )
     (finding,) = found.tests["test_replaces"]["findings"]
     assert (finding["kind"], finding["bytes_per_run"]) == ("retained", 0)
-
-
-def test_small_arrays_beside_other_growth_are_not_searched_for_holders(
-    run: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A suite that plots adds a MiB of figures in each test, with hundreds of small arrays."""
-    searched: list[int] = []
-    explain = untracked_arrays.explain_arrays
-
-    def explain_noted(arrays: list[object], *rest: Any) -> Any:
-        searched.append(len(arrays))
-        return explain(arrays, *rest)
-
-    monkeypatch.setattr(untracked_arrays, "explain_arrays", explain_noted)
-    found = run(
-        """
-        import numpy as np
-
-        TABLE, RUNS, KEPT = np.ones(2**20), [], []
-
-        def test_plots():
-            RUNS.append(1)
-            KEPT.append(("x" * (300 * 2**10 + len(RUNS)), [np.ones(100)]))
-
-        def test_it_was_recorded():
-            assert len(RUNS) == 3
-        """
-    )
-    found.result.assert_outcomes(passed=2)
-    assert set(found.verdicts.values()) == {"clean"}
-    assert searched == []

@@ -11,8 +11,6 @@ from pytest_gpuleak.engine.judge.untracked import CUT
 from pytest_gpuleak.explain.untracked_arrays import ArrayWalk, HeapArrays
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.conftest import Runner
 
 pytest.importorskip("numpy")
@@ -510,32 +508,6 @@ def test_what_grows_beside_arrays_is_looked_for(run: Runner) -> None:
     roots = {one["holder"]["root"]: one["tensors"][0]["created"] for one in found.tests["test_arrays"]["findings"]}
     assert roots.keys() == {"test_it.KEPT", "test_it.TABLES"}
     assert roots["test_it.TABLES"]["code"] == "TABLES.append(np.ones(2**20))"
-
-
-def test_growth_without_arrays_is_not_walked_over_for_lines(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    walked: list[bool] = []
-    plain = HeapArrays.plain
-
-    def note(self: HeapArrays, wanted: Callable[[int, int], bool]) -> list[object]:
-        walked.append(True)
-        return plain(self, wanted)
-
-    monkeypatch.setattr(HeapArrays, "plain", note)
-    found = run(
-        """
-        import numpy as np
-
-        KEPT = []
-
-        def test_no_array():
-            KEPT.append([bytes(1000) for _ in range(2000)])
-
-        def test_array():
-            KEPT.append(np.ones(2**17))
-        """
-    )
-    assert found.verdicts == {"test_no_array": "clean", "test_array": "leaked"}
-    assert walked == [True]
 
 
 def test_a_walk_that_was_cut_makes_a_note_or_fails_beyond_the_hosts_limit(

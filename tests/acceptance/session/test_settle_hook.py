@@ -124,16 +124,6 @@ def test_one_with_an_argument_that_does_not_exist_is_refused_before_any_test(
     assert "test_it.py" not in found.result.stdout.str()
 
 
-@pytest.mark.parametrize("head", ["async def", "def"])
-def test_one_whose_body_never_runs_is_told_of(run: Runner, pytester: pytest.Pytester, head: str) -> None:
-    body = "pass" if head == "async def" else "yield"
-    add_hook(pytester, f"{head} pytest_gpuleak_settle(config, nodeid):\n    {body}\n")
-    found = run(SUITE)
-    assert found.verdicts == LEAKS
-    (warning,) = warnings_of(found)
-    assert "whose body never runs; accepted is a plain function (conftest.py:" in warning
-
-
 def test_each_whose_body_never_runs_is_told_of(run: Runner, pytester: pytest.Pytester) -> None:
     add_hook(pytester, "async def pytest_gpuleak_settle(config, nodeid):\n    pass\n")
     pytester.makepyfile(beside="def pytest_gpuleak_settle(config, nodeid):\n    yield\n")
