@@ -56,32 +56,11 @@ SOURCE = """
     def test_the_user_s_own_peak_is_the_earlier_one():
         assert torch.cuda.max_memory_allocated() >= 30 * MIB
 
-    @pytest.fixture(scope="module")
-    def model():
-        block(600)
-        return block(200)
-
-    @max_gpu_mb(100)
-    def test_wider_fixture(model):
-        block(100)
-
-    @max_gpu_mb(100)
-    def test_more_than_the_wider_fixture(model):
-        block(102)
-
-    @max_gpu_mb(100, total=True)
-    def test_total(model):
-        block(50)
-
     @max_gpu_mb(100, metric="reserved")
-    def test_reserved(model):
+    def test_reserved():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         block(2000)
-
-    @max_gpu_mb(1, device="cuda:99")
-    def test_no_such_device():
-        block(2)
 
     @max_gpu_mb(600)
     def test_peak_of_a_backward_pass():
@@ -96,11 +75,7 @@ EXPECTED = {
     "user_resets_the_peak": "FAILED",
     "the_user_s_own_peak": "PASSED",
     "the_user_s_own_peak_is_the_earlier_one": "PASSED",
-    "wider_fixture": "PASSED",
-    "more_than_the_wider_fixture": "FAILED",
-    "total": "FAILED",
     "reserved": "FAILED",
-    "no_such_device": "PASSED",
     "peak_of_a_backward_pass": "PASSED",
 }
 
@@ -119,5 +94,5 @@ def test_budgets_of_a_real_device(
     result.stdout.fnmatch_lines(
         ["max_gpu_mb: peak of 502.0 MiB on cuda:0 is 2.0 MiB over the budget of 500 MiB (before the test: *"]
     )
-    unchecked = "gpu-leak: 2 budgets were not checked: cuda:99 was not used (1), no device was used (1)"
+    unchecked = "gpu-leak: 1 budget was not checked: no device was used"
     result.stdout.fnmatch_lines([unchecked])

@@ -27,9 +27,6 @@ SOURCE = """
         return torch.empty(int(size * MIB), dtype=torch.uint8, device=device)
 
     @max_gpu_mb(500)
-    def test_before_any_device(): pass
-
-    @max_gpu_mb(500)
     def test_held():
         for _ in range(3):
             block(500)
@@ -58,61 +55,18 @@ SOURCE = """
     def test_the_user_s_own_peak_is_the_earlier_one():
         assert torch.simgpu.max_memory_allocated(0) >= 30 * MIB
 
-    @pytest.fixture(scope="module")
-    def model():
-        block(600)
-        return block(200)
-
-    @max_gpu_mb(100)
-    def test_wider_fixture(model):
-        block(100)
-
-    @max_gpu_mb(100)
-    def test_more_than_the_wider_fixture(model):
-        block(102)
-
-    @max_gpu_mb(100, total=True)
-    def test_total(model):
-        block(50)
-
-    @max_gpu_mb(100, device="simgpu:1")
-    def test_other_device(model):
-        block(200)
-        block(50, "simgpu:1")
-
-    @max_gpu_mb(100)
-    def test_two_devices(model):
-        block(90)
-        block(102, "simgpu:1")
-
     @max_gpu_mb(100, metric="reserved")
     def test_reserved():
         block(600, "simgpu:1")
 
-    @max_gpu_mb(1, device="simgpu:7")
-    def test_no_such_device():
-        block(2)
-
-    @pytest.mark.xfail(strict=True)
-    @max_gpu_mb(1)
-    def test_xfail():
-        block(2)
 """
 EXPECTED = {
-    "before_any_device": "PASSED",
     "held": "PASSED",
     "exceeded": "FAILED",
     "user_resets_the_peak": "FAILED",
     "the_user_s_own_peak_is_left_alone": "PASSED",
     "the_user_s_own_peak_is_the_earlier_one": "PASSED",
-    "wider_fixture": "PASSED",
-    "more_than_the_wider_fixture": "FAILED",
-    "total": "FAILED",
-    "other_device": "PASSED",
-    "two_devices": "FAILED",
     "reserved": "FAILED",
-    "no_such_device": "PASSED",
-    "xfail": "XFAIL",
 }
 
 
@@ -122,7 +76,7 @@ def test_budgets_on_a_simulated_accelerator(pytester: pytest.Pytester, monkeypat
     plugins = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:hypothesispytest")
     result = pytester.runpytest_subprocess(*plugins, "-rA")
     text = result.stdout.str()
-    found = re.findall(r"^(PASSED|FAILED|XFAIL|ERROR) test_it\.py::test_(\w+)", text, re.MULTILINE)
+    found = re.findall(r"^(PASSED|FAILED|ERROR) test_it\.py::test_(\w+)", text, re.MULTILINE)
     assert {name: outcome for outcome, name in found} == EXPECTED
     assert re.findall(r"^max_gpu_mb: (.*)", text, re.MULTILINE) == FAILURES
     alive = "alive at the end of the call on simgpu:0, largest first:"
@@ -132,16 +86,11 @@ def test_budgets_on_a_simulated_accelerator(pytester: pytest.Pytester, monkeypat
         "  100.0 MiB: uint8 [[]52428800], 2 x",
     ]
     result.stdout.fnmatch_lines([alive, *sizes], consecutive=True)
-    unchecked = "gpu-leak: 2 budgets were not checked: no device was used (1), simgpu:7 was not used (1)"
-    result.stdout.fnmatch_lines([unchecked])
 
 
 FAILURES = [
     "peak of 502.0 MiB on simgpu:0 is 2.0 MiB over the budget of 500 MiB (before the test: 0 bytes allocated)",
     "peak of 502.0 MiB on simgpu:0 is 2.0 MiB over the budget of 500 MiB (before the test: 0 bytes allocated)",
-    "peak of 102.0 MiB on simgpu:0 is 2.0 MiB over the budget of 100 MiB (before the test: 200.0 MiB allocated)",
-    "total peak of 250.0 MiB on simgpu:0 is 150.0 MiB over the budget of 100 MiB (before the test: 200.0 MiB allocated)",
-    "peak of 102.0 MiB on simgpu:1 is 2.0 MiB over the budget of 100 MiB (before the test: 0 bytes allocated)",
-    "reserved peak of 600.0 MiB on simgpu:1 is 500.0 MiB over the budget of 100 MiB (before the test: 152.0 MiB reserved)",
+    "reserved peak of 600.0 MiB on simgpu:1 is 500.0 MiB over the budget of 100 MiB (before the test: 0 bytes reserved)",
 ]
 """In the order of the file; the simulated allocator hands out whole MiB of even number as they are asked for."""
