@@ -266,7 +266,8 @@ def run(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch: 
         plugins = ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:hypothesispytest", *OFF]
         # With a report, the holders of notes are searched for too.
         options = [*plugins, plugin, *(["--gpu-leak-report=report.json"] if report else []), *arguments]
-        gc.collect()  # what an earlier run has left would be freed within a test of this one, and hide what that test adds
+        if not apart:
+            gc.collect()  # what an earlier run has left would be freed within a test of this one, and hide what that test adds
         if apart and sys.platform == "linux" and "forked" not in request.fixturenames:
             server = "warm_fork_server" if is_warm(request) else "plain_fork_server"
             with monkeypatch.context() as forking:
