@@ -7,7 +7,6 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import jsonschema
 import pytest
 
 from pytest_gpuleak import __version__
@@ -15,8 +14,9 @@ from pytest_gpuleak.model.codes.table import CODES, page
 from pytest_gpuleak.model.findings import Holder, KnownLeak
 from pytest_gpuleak.model.records import SCHEMA, TestRecord, encode
 from pytest_gpuleak.reports.json.read import read_report
-from pytest_gpuleak.reports.json.write import encode_report, load_schema
+from pytest_gpuleak.reports.json.write import encode_report
 from pytest_gpuleak.reports.terminal.section import render_leaks
+from tests.support.schema import check_schema
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +91,7 @@ def test_show_as_json_has_what_fails_and_the_line_to_cut(call: Call, save: Save,
     report = make.report(make.test("a", leak, note), make.test("b", note), make.test("c"))
     save("r.json", report)
     shown = json.loads(call("show", "--format", "json", "r.json").stdout)
-    jsonschema.validate(shown, load_schema())
+    check_schema(shown)
     (test,) = shown["tests"]
     (found,) = test["findings"]
     assert (test["nodeid"], found["edit"]) == ("a", {"file": "app.py", "line": 7, "code": "HISTORY.append(loss)"})
@@ -299,7 +299,7 @@ def test_merge_writes_a_report_of_the_schema(call: Call, folder: Path, leaky: Pa
     assert (found.exit_code, found.stdout) == (0, "")
     assert found.stderr.startswith("merged 2 reports; gpu-leak: 1 leaked, 1 clean")
     document = json.loads((folder / "all.json").read_text())
-    jsonschema.validate(document, load_schema())
+    check_schema(document)
     assert [test["verdict"] for test in document["tests"]] == ["leaked", "clean"]
 
 
@@ -309,7 +309,7 @@ def test_merge_of_what_is_hostile_stays_within_the_schema(call: Call, folder: Pa
     document["tests"][0]["duration_s"] = None
     (folder / "bad.json").write_text(json.dumps(document))
     call("merge", "bad.json", "-o", "all.json")
-    jsonschema.validate(json.loads((folder / "all.json").read_text()), load_schema())
+    check_schema(json.loads((folder / "all.json").read_text()))
 
 
 def test_merge_over_one_of_its_inputs(call: Call, clean: Path, leaky: Path) -> None:

@@ -22,6 +22,7 @@ from pytest_gpuleak.reports import formats
 from pytest_gpuleak.reports.formats import write_report
 from pytest_gpuleak.reports.json.plain import MAX_TEXT
 from pytest_gpuleak.reports.json.write import encode_report, load_schema
+from tests.support.schema import check_schema, validator
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,11 +140,6 @@ FIXTURES = st.builds(
 )
 
 
-@pytest.fixture(scope="module")
-def validator() -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(load_schema())
-
-
 def test_the_schema_is_a_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(load_schema())
 
@@ -152,12 +148,11 @@ def test_the_schema_is_a_schema() -> None:
 @given(records=st.lists(attempts(), max_size=2), fixtures=st.lists(FIXTURES, max_size=2))
 def test_any_report_is_valid(
     make: Any,
-    validator: jsonschema.Draft202012Validator,
     records: list[run_records.TestRecord],
     fixtures: list[FixtureRecord],
 ) -> None:
     text = encode_report(make.report(*records, fixtures=tuple(fixtures)))
-    validator.validate(json.loads(text, parse_constant=pytest.fail))
+    check_schema(json.loads(text, parse_constant=pytest.fail))
     assert text.isascii()
 
 
@@ -192,7 +187,7 @@ def test_a_finding_has_a_code_by_default_that_of_its_kind(make: Any) -> None:
     assert decode_finding(older) == plain
 
 
-def test_the_schema_knows_every_field(validator: jsonschema.Draft202012Validator) -> None:
+def test_the_schema_knows_every_field() -> None:
     definitions = load_schema()["$defs"]
     for name, record in {
         "test": run_records.TestRecord,
@@ -245,11 +240,11 @@ def test_the_schema_knows_every_field(validator: jsonschema.Draft202012Validator
         lambda document: document["tests"][0]["findings"][0].pop("holder"),
     ],
 )
-def test_what_is_not_a_report_is_not_valid(make: Any, validator: jsonschema.Draft202012Validator, spoil: Any) -> None:
+def test_what_is_not_a_report_is_not_valid(make: Any, spoil: Any) -> None:
     document = json.loads(encode_report(make.report(make.test("t.py::test_one", make.finding()))))
-    validator.validate(document)
+    check_schema(document)
     spoil(document)
-    assert not validator.is_valid(document)
+    assert not validator().is_valid(document)
 
 
 def test_numbers_that_json_does_not_have_are_null(make: Any) -> None:

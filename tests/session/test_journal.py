@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,9 +18,10 @@ from pytest_gpuleak.model.records import encode
 from pytest_gpuleak.reports.json import journal as module
 from pytest_gpuleak.reports.json.journal import NOT_ENDED, Journal, journal_path, recover
 from pytest_gpuleak.reports.json.read import read_report
-from pytest_gpuleak.reports.json.write import encode_report, load_schema
+from pytest_gpuleak.reports.json.write import encode_report
 from pytest_gpuleak.session.surroundings import Rank, path_of_rank, rank_of
 from tests.reports.conftest import Make
+from tests.support.schema import check_schema
 
 HEAD = {key: getattr(Make.report(), key) for key in ("created", "environment", "policy")}
 LEAK = encode(Make.test("t.py::test_leak", Make.finding()))
@@ -43,7 +43,7 @@ def journal(path: Path) -> Journal:
 
 def read(path: Path) -> Any:
     document = json.loads(path.read_bytes(), parse_constant=pytest.fail)
-    jsonschema.validate(document, load_schema())
+    check_schema(document)
     return document
 
 
@@ -141,7 +141,7 @@ def test_what_is_recovered_is_a_report(journal: Journal, path: Path) -> None:
     text = path.read_text()
     document = recover(text[: text.rindex(",{")] + ',{"nodeid": "t.py::te')
     assert document is not None
-    jsonschema.validate(document, load_schema())
+    check_schema(document)
     assert (names(document), document["fixtures"]) == (["t.py::test_leak"], [])
     document = recover(text + "rest of an older write")
     assert document is not None

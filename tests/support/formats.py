@@ -22,6 +22,7 @@ from pytest_gpuleak.reports.terminal.findings import render_short
 from pytest_gpuleak.reports.terminal.section import render_codes, render_leaks
 from pytest_gpuleak.reports.terminal.summary import render_dearest, render_summary, render_usage
 from tests.reports.test_html import Page
+from tests.support.schema import check_schema
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -41,11 +42,6 @@ _ANNOTATION = re.compile(r"::(error|warning|notice) [^:]*::[^\r\n]*|gpu-leak: [^
 @functools.cache
 def _sarif_validator() -> Any:
     return jsonschema.Draft7Validator(json.loads(_SARIF_SCHEMA.read_bytes()))
-
-
-@functools.cache
-def _json_validator() -> Any:
-    return jsonschema.Draft202012Validator(json_report.load_schema())
 
 
 def _refuse(constant: str) -> None:
@@ -79,7 +75,7 @@ def json_text(report: RunReport) -> str:
 def valid_json_text(report: RunReport) -> str:
     """As `json_text`, and of the schema."""
     text = json_text(report)
-    _json_validator().validate(json.loads(text))
+    check_schema(json.loads(text))
     return text
 
 

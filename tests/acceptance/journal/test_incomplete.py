@@ -6,11 +6,10 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-import jsonschema
 import pytest
 
 from pytest_gpuleak.reports.json.journal import NOT_ENDED
-from pytest_gpuleak.reports.json.write import load_schema
+from tests.support.schema import check_schema
 
 if TYPE_CHECKING:
     from tests.conftest import Runner
@@ -46,7 +45,7 @@ def test_a_run_that_is_stopped_says_why_and_what_is_missing(run: Runner, stop: s
     assert found.report["incomplete"] == f"{why}; {missing} of 3 tests did not run to the end"
     assert found.verdicts["test_first"] == "clean"
     assert found.report["summary"]["tests"] == 3 - missing
-    jsonschema.validate(found.report, load_schema())
+    check_schema(found.report)
     assert f"gpu-leak: THE REPORT IS INCOMPLETE: {found.report['incomplete']}" in found.result.stdout.str()
 
 
@@ -107,7 +106,7 @@ def test_while_the_run_goes_on_its_report_can_be_read(run: Runner, pytester: pyt
         """
     )
     seen = json.loads((pytester.path / "seen.json").read_bytes())
-    jsonschema.validate(seen, load_schema())
+    check_schema(seen)
     assert seen["incomplete"] == NOT_ENDED
     assert seen["summary"]["running"] == ["test_it.py::test_reads"]
     # A search for the holders of many comes later: until then a finding is provisional. All else stands.

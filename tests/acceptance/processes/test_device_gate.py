@@ -11,16 +11,15 @@ import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import pytest
 
 from pytest_gpuleak.adapters.nvml import readings as nvml
 from pytest_gpuleak.adapters.nvml.process_identity import Identity
 from pytest_gpuleak.adapters.processes import facts
-from pytest_gpuleak.reports.json.write import load_schema
 from pytest_gpuleak.session.features.children import agents
 from pytest_gpuleak.session.features.device_gate import hooks
 from tests.support.nvml import GIB, TIMELINE, A, a_device
+from tests.support.schema import check_schema
 
 if TYPE_CHECKING:
     import pathlib
@@ -247,7 +246,7 @@ def test_where_it_waits_for_how_long_and_who_has_what_stays(gate: Gate) -> None:
         name: (wait["waited_s"], [(one["cause"], one["bytes"] // GIB) for one in wait["occupied"]])
         for name, wait in waits.items()
     } == WAITED
-    jsonschema.validate(found.report, load_schema())
+    check_schema(found.report)
     leaked = [name for name, verdict in found.verdicts.items() if verdict == "leaked"]
     assert leaked == ["test_here", "test_child", "test_child_that_falls"]
     one = {name: wait["occupied"][0] for name, wait in waits.items() if wait["occupied"]}

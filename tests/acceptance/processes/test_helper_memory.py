@@ -9,12 +9,11 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import pytest
 from click.testing import CliRunner
 
 from pytest_gpuleak.cli import main
-from pytest_gpuleak.reports.json.write import load_schema
+from tests.support.schema import check_schema
 
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
@@ -106,7 +105,7 @@ def test_a_server_of_a_fixture_that_grows_is_told_in_one_line_everywhere_and_fai
     (reading,) = found.tests["test_stream[1]"]["helpers"]
     assert 7 * MIB < reading["after"] - reading["before"] < 9 * MIB
     assert not any(one["after"] - one["before"] > MIB for one in found.tests["test_quiet[1]"]["helpers"])
-    jsonschema.validate(found.report, load_schema())
+    check_schema(found.report)
     told = line.removeprefix("gpu-leak: ")
     for name in ("r.html", "r.md"):
         text = html.unescape((pytester.path / name).read_text(encoding="utf-8"))

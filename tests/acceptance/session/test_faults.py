@@ -8,10 +8,9 @@ import textwrap
 import weakref
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import pytest
 
-from pytest_gpuleak.reports.json.write import load_schema
+from tests.support.schema import check_schema
 
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
@@ -97,7 +96,7 @@ def test_what_was_left_fails_all_the_same(
     # The figures are read after each test, all else for a suspect, which the next test may be too: its heap may have grown.
     assert found.report["summary"]["faults"] in ((2,) if stage == "the reading of the test's figures" else (1, 2))
     assert found.result.ret == 1
-    jsonschema.validate(found.report, load_schema())
+    check_schema(found.report)
 
 
 @pytest.mark.parametrize(("size", "verdict"), [(2**21, "leaked"), (2**19, "noted")])
@@ -136,7 +135,7 @@ def test_a_fault_of_the_late_search_is_the_sessions(
     assert f"{stage} failed: TypeError: a fault of ours (" in warning
     assert fault.startswith(f"{stage} failed: TypeError")
     assert found.result.ret == 1
-    jsonschema.validate(found.report, load_schema())
+    check_schema(found.report)
 
 
 def test_without_a_search_the_report_says_why_no_holder_is_known(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,14 +6,13 @@ import os
 import textwrap
 from typing import TYPE_CHECKING
 
-import jsonschema
 import pytest
 
 from pytest_gpuleak.cli.merge import merge_reports
 from pytest_gpuleak.cli.output import render_report
 from pytest_gpuleak.reports.json.read import read_report
-from pytest_gpuleak.reports.json.write import load_schema
 from tests.conftest import forget_torch
+from tests.support.schema import check_schema
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,7 +82,7 @@ def test_an_import_at_collection_is_told_and_shown_and_merged(run: Runner, pytes
     found = at_collection(run, apart=True)
     assert said(found) == [KERNELS_LINE]
     assert found.result.ret == 0
-    jsonschema.validate(found.report, load_schema())
+    check_schema(found.report)
     first = found.report["summary"]["first_init"]
     report = read_report(pytester.path / "report.json")
     merged = merge_reports([report])

@@ -9,12 +9,11 @@ import pathlib
 import xml.etree.ElementTree as ElementTree
 from typing import TYPE_CHECKING
 
-import jsonschema
 import pytest
 
 from pytest_gpuleak.model.policy import Policy
-from pytest_gpuleak.reports.json.write import load_schema
 from pytest_gpuleak.session.run import _growth_that_fails
+from tests.support.schema import check_schema
 
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
@@ -95,7 +94,7 @@ def test_off_says_nothing(run: Runner) -> None:
 
 
 def check_report(found: Run) -> None:
-    jsonschema.validate(found.report, load_schema())
+    check_schema(found.report)
     summary = found.report["summary"]
     assert (summary["tests"], summary["leaked"], summary["clean"]) == (6, 3, 3)
     for name, test in found.tests.items():
