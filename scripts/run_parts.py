@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-FILES_A_PART = 8
+FILES_A_PART = 12
 """Of whole runs of pytest; of the others, three times as many. A process takes 3 s of processor time before its first test."""
 LONG = (
     "tests/acceptance/holders/test_planted.py",
