@@ -183,16 +183,18 @@ class Holders:
             if others and not found.others:
                 self._known[left.index] = dataclasses.replace(found, others=others)
 
-    def note_leftovers(self, nodeid: str, extra: Collection[int] = ()) -> None:
+    def note_leftovers(self, nodeid: str, extra: Collection[int] = (), garbage: Collection[int] = ()) -> None:
         """Note for the session what is still alive, with the text of its holder where it is known.
 
-        `extra` are the indices of survivors that are there because of the re-runs. What was noted before stays as noted.
+        `extra` are the indices of survivors that are there because of the re-runs, `garbage` of those that are none. What was
+        noted before stays as noted.
         """
         survivors = self.runs.survivors.all()
-        for left in self.runs.staying():
+        for left in (left for left in self.runs.staying() if left.index not in garbage):
             holder = survivors[left.index].holder
             text = "" if holder is None or holder.kind == "unknown" else holder.text
-            self._knowledge.left_behind.note(nodeid, left.held, text, extra=left.index in extra)
+            again = left.run > 0
+            self._knowledge.left_behind.note(nodeid, left.held, text, of_rerun=again, extra=left.index in extra)
 
     def give_up(self, why: str) -> None:
         """Say `why` a search has found nothing."""

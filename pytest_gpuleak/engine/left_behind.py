@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.readings import ArrayReading
 
 Group = tuple[str, str, int]
-"""An owner, a device, and the bytes of a storage."""
+"""An owner, a device, and the bytes of a storage: what re-runs have left of the same size."""
 
 MAX_HOLDERS: Final = 3
 """Holders named with an owner: the holders with the most bytes."""
@@ -37,11 +37,11 @@ class OwnedBytes:
 class _Entry:
     __slots__ = ("group", "held", "holder", "owner")
 
-    def __init__(self, owner: str, held: Held, holder: str) -> None:
+    def __init__(self, owner: str, held: Held, holder: str, group: Group | None) -> None:
         self.owner = owner
         self.held = held
         self.holder = holder
-        self.group: Group = owner, held.reading.device, held.reading.storage_bytes
+        self.group = group
 
 
 class LeftBehind:
@@ -50,26 +50,29 @@ class LeftBehind:
     def __init__(self) -> None:
         self._entries: dict[tuple[str, int], _Entry] = {}
         self.extra: Counter[Group] = Counter()
-        """How many of those of a group are there because a test was run again. Which of them is a matter of chance: a slot
-        has what the last run has put there."""
+        """How many of a group are there because a test was run again. Which of them is a matter of chance: a slot has what
+        the last run has put there."""
         self._sweep_at = LEAST_SWEPT
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def note(self, owner: str, held: Held, holder_text: str = "", *, extra: bool = False) -> None:
+    def note(
+        self, owner: str, held: Held, holder_text: str = "", *, of_rerun: bool = False, extra: bool = False
+    ) -> None:
         """Note that an owner (a test's nodeid, or a name by `owner_of`) has left a storage behind.
 
-        One that is `extra` is there because the test was run again.
+        One `of_rerun` may stand for another of its size: one that is `extra` is there because the test was run again.
         """
         key = (held.reading.device, held.handle.storage)
         known = self._entries.get(key)
         if known is not None and known.held.handle.alive():
             known.holder = known.holder or holder_text
             return
-        self._entries[key] = entry = _Entry(owner, held, holder_text)
-        if extra:
-            self.extra[entry.group] += 1
+        group = (owner, held.reading.device, held.reading.storage_bytes) if of_rerun else None
+        self._entries[key] = _Entry(owner, held, holder_text, group)
+        if extra and group is not None:
+            self.extra[group] += 1
         if len(self._entries) >= self._sweep_at:
             self._sweep()
 
@@ -77,8 +80,8 @@ class LeftBehind:
         self._entries = {key: entry for key, entry in self._entries.items() if entry.held.handle.alive()}
         self._sweep_at = max(LEAST_SWEPT, 2 * len(self._entries))
 
-    def held(self) -> list[tuple[Group, Held]]:
-        """Return what was left, also what is gone since, with its group."""
+    def held(self) -> list[tuple[Group | None, Held]]:
+        """Return what was left, also what is gone since, with its group if a re-run has left it."""
         return [(entry.group, entry.held) for entry in self._entries.values()]
 
     def storages(self) -> set[tuple[str, int]]:

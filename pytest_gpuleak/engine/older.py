@@ -105,6 +105,6 @@ class OlderArrays:
         return list(found.values())
 
     def _known(self, met: Iterable[Held]) -> Iterable[tuple[Group | OwnedSetup | None, Held]]:
-        """Return what tests have left, with its group, what fixtures have made, with its setup, and what was `met`."""
+        """Return what tests have left, what fixtures have made, with its setup, and what was `met`: see `LeftBehind.held`."""
         of_fixtures = ((setup, one) for setup in self._ownership.active for one in setup.held)
         return chain(self._left_behind.held(), of_fixtures, zip(repeat(None), met))

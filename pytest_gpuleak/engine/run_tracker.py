@@ -163,7 +163,7 @@ class RunTracker:
 
         With `same_epoch`, a young collection still reaches what the run before left, where the detector allows it.
         """
-        same_epoch = same_epoch and not self.ownership.own
+        same_epoch = same_epoch and not self.ownership.has_own
         self.threads = running_threads()
         self.threaded = False
         if self.older_arrays is None and may_have_untracked_arrays():

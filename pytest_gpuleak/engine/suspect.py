@@ -115,10 +115,12 @@ class SuspectCheck:
     def _is_proven_young(self) -> bool:
         """Tell whether the young collection has shown that nothing left is garbage of the run's own.
 
-        Without an epoch it cannot, and what threads, hooks or a policy for cycles decide on takes all settle steps.
+        Without an epoch it cannot, and what threads, hooks or a policy for cycles decide on takes all settle steps. So does
+        what a re-run leaves with wider fixtures that it sets up, by which a later one, which runs the test twice, is measured.
         """
         return (
-            self._suspect.tracker.detector.sees_only_young
+            not self._runs.rebuilds
+            and self._suspect.tracker.detector.sees_only_young
             and not self._suspect.tracker.threaded
             and self._suspect.policy.cycles != "fail"
             and not self._suspect.subject.settle_steps()
@@ -278,8 +280,8 @@ class SuspectCheck:
         if any(found.failed for found in of_arrays):
             evidence.lenders.find(evidence.of_arrays())
         with self._suspect.guard(ACCOUNT):
-            extra = compare(self._runs.evidence()).extra
-            self._holders.note_leftovers(self._suspect.subject.nodeid, extra)
+            comparison = compare(self._runs.evidence())
+            self._holders.note_leftovers(self._suspect.subject.nodeid, comparison.extra, comparison.uncollected)
         with self._suspect.guard(PROCESSES):
             evidence.processes.explain()
         of_arrays, beside = evidence.judge(why)

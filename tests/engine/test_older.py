@@ -67,7 +67,7 @@ def test_what_a_re_run_lets_go_is_not_counted(session: Session) -> None:
 def test_letting_go_what_is_there_because_a_test_was_run_again_is_no_credit(session: Session) -> None:
     kept = [Buffer(LEAST_NETTED), Buffer(LEAST_NETTED)]
     session.leave(kept[0])
-    session.account.note("test_earlier.py::test_one", held(kept[1]), extra=True)
+    session.account.note("test_earlier.py::test_one", held(kept[1]), of_rerun=True, extra=True)
     session.older.begin_test()
     kept.clear()
     assert session.older.let_go(()) == {"cpu": LEAST_NETTED}
@@ -77,8 +77,8 @@ def test_letting_go_what_is_there_because_a_test_was_run_again_is_no_credit(sess
 def test_which_of_equal_arrays_is_there_because_of_a_re_run_does_not_matter(session: Session, first: int) -> None:
     """A slot has the array of the last run: the next test was failed for replacing it."""
     kept = [Buffer(LEAST_NETTED), Buffer(LEAST_NETTED)]
-    session.leave(kept[0])
-    session.account.note("test_earlier.py::test_one", held(kept[1]), extra=True)
+    for number in range(2):
+        session.account.note("test_earlier.py::test_one", held(kept[number]), of_rerun=True, extra=number == 1)
     for credit in ({"cpu": LEAST_NETTED}, {}):
         session.older.begin_test()
         del kept[first % len(kept)]

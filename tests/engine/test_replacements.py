@@ -183,14 +183,14 @@ def test_a_run_made_for_its_lines_decides_nothing() -> None:
     assert found.grows
 
 
-def test_what_a_run_made_for_its_lines_replaced_waits_for_a_collection_and_is_the_one_that_is_extra() -> None:
+def test_what_a_run_made_for_its_lines_replaced_waits_for_a_collection_and_is_told() -> None:
     replaced = [survivor(run, None) for run in range(3)]
-    found = dataclasses.replace(evidence(replaced, {0}, {1}, {1, 2}), traced=2)
-    assert compare(found).extra == {1}
+    found = compare(dataclasses.replace(evidence(replaced, {0}, {1}, {1, 2}), traced=2))
+    assert (found.extra, found.uncollected) == (frozenset(), frozenset({1}))
     # What grows beside it does not go, and so is not replaced.
     grows = [*replaced, *(survivor(run, None, size=7) for run in range(3))]
-    found = dataclasses.replace(evidence(grows, {0, 3}, {1, 3, 4}, {1, 2, 3, 4, 5}), traced=2)
-    assert compare(found).extra == {1, 4, 5}
+    found = compare(dataclasses.replace(evidence(grows, {0, 3}, {1, 3, 4}, {1, 2, 3, 4, 5}), traced=2))
+    assert (found.extra, found.uncollected) == (frozenset({4, 5}), frozenset({1}))
 
 
 def test_any_size_is_matched_on_its_own_device_alone() -> None:

@@ -52,6 +52,7 @@ class EpochDetector:
         self._hidden = YoungIds()
         """Ids of what was young when the freeze point moved: what is old and has one of them is the epoch's."""
         self._older: dict[tuple[int, int], StorageHandle] = {}  # the epoch's arrays that count as old, by key
+        self._continued = False
         self._youth: KeepYoung | None = None
         self._collected_in_epoch = False
         self._open = False
@@ -113,6 +114,7 @@ class EpochDetector:
     def open(self) -> None:
         """Freeze, so that everything alive is old. Falls back to a scan while the user has frozen objects."""
         self._forget()
+        self._continued = False
         # Objects frozen by tests must stay frozen: an epoch could then never thaw for a full collection.
         self.scanning = self.user_frozen
         self._open = True
@@ -127,11 +129,13 @@ class EpochDetector:
 
     def continue_epoch(self) -> bool:
         """Count the epoch's arrays as old, and leave them young for the collector."""
+        self.show_young()
         if not self.sees_only_young:
             return False
         arrays = select_arrays(get_objects(), array_types(self.frameworks))
         handles = hold_arrays(arrays, self.frameworks)
         self._older = {array_key(array, self.frameworks): handles[id(array)] for array in arrays}
+        self._continued = True
         return True
 
     def look(self) -> list[object]:
@@ -185,10 +189,13 @@ class EpochDetector:
     def take_and_age(self) -> list[object]:
         """Like `look`, and count everything as old from now on."""
         born = self.look()
+        hidden = self._hidden.all() if self._continued else ()
         self._forget()
         if self.scanning:
             self._scan.open()
         else:
+            if self._continued:  # a re-run sets a wider fixture up: what the runs before have left is to be shown again
+                self._hidden.add(get_objects(), hidden)
             self._view.freeze()
         return born
 

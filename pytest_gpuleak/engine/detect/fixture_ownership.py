@@ -69,6 +69,11 @@ class FixtureOwnership:
             self.others.clear()
 
     @property
+    def has_own(self) -> bool:
+        """Whether something is alive, or may be, that the test made before a higher-scoped fixture."""
+        return any(one is None or one() is not None for one in self.own.values())
+
+    @property
     def active(self) -> list[OwnedSetup]:
         """Return the higher-scoped fixtures that are set up now."""
         return list(self._active.values())

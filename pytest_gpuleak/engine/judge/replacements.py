@@ -32,6 +32,7 @@ class Comparison(NamedTuple):
             another size, or in the first re-run an older one, or has set up wider fixtures: another re-run, from a settled
             heap, tells. So does what replaced one that is smaller by as many bytes in each run so far.
         extra: indices of what re-runs left where nothing has gone: without them the session would not have it.
+        uncollected: indices of what a traced run has replaced, though nothing has collected it since.
         excess: of those added, what replaced a smaller one, by as many bytes in each run: these bytes, by index.
     """
 
@@ -40,6 +41,7 @@ class Comparison(NamedTuple):
     garbage: frozenset[int]
     doubtful: bool
     extra: frozenset[int]
+    uncollected: frozenset[int]
     excess: dict[int, int]
 
     @property
@@ -58,6 +60,7 @@ def compare(evidence: Evidence) -> Comparison:
     added: list[tuple[int, ...]] = []
     extra: set[int] = set()
     excess: dict[int, int] = {}
+    uncollected: set[int] = set()
     once: list[int] = []
     doubtful = False
     for run in range(1, len(evidence.alive)):
@@ -65,7 +68,11 @@ def compare(evidence: Evidence) -> Comparison:
         if run == evidence.traced:
             grown = added[-1] if added and all(added) and not doubtful else ()
             left = _left_of(left, match_replacements(grown, left, evidence.survivors, ()))
-            _note_uncollected(evidence, run, left, extra)
+            # The next test was excused for garbage of this run (tests/acceptance/confirm/test_replaced_in_cycles.py).
+            staying = (evidence.alive[run - 1] & evidence.alive[run]) - evidence.kept.keys()
+            replaced = match_replacements(sorted(staying, reverse=True), left, evidence.survivors, ())
+            uncollected.update(replaced)
+            extra.difference_update(replaced.values())
             continue
         if evidence.rebuilds and run == 1:
             once, doubt = left, doubt or bool(left)
@@ -76,7 +83,9 @@ def compare(evidence: Evidence) -> Comparison:
             added.append(tuple(left))
     freed = frozenset[int]().union(*evidence.collected.values()) if evidence.collected else frozenset[int]()
     first = evidence.alive[0] if evidence.alive else frozenset[int]()
-    return Comparison(tuple(added), replaced_by, freed & first - replaced_by.keys(), doubtful, frozenset(extra), excess)
+    garbage = freed & first - replaced_by.keys()
+    kinds = frozenset(extra - uncollected), frozenset(uncollected)
+    return Comparison(tuple(added), replaced_by, garbage, doubtful, *kinds, excess)
 
 
 def _compare_run(
@@ -109,17 +118,6 @@ def _compare_run(
         may_rise = not left and any(count == run for count, _ in rises.values())
         return left, of_older or may_rise or (bool(left) and run in evidence.older_doubtful)
     return left, of_older or (bool(left) and bool(collected or other_size or run in evidence.older_doubtful))
-
-
-def _note_uncollected(evidence: Evidence, run: int, left: list[int], extra: set[int]) -> None:
-    """Note what a traced run has replaced, though nothing has collected it since: all that it left, but for the growth.
-
-    The next test was excused for garbage of this run, as if it had let it go (tests/acceptance/confirm/test_replaced_in_cycles.py).
-    """
-    staying = (evidence.alive[run - 1] & evidence.alive[run]) - evidence.kept.keys()
-    replaced = match_replacements(sorted(staying, reverse=True), left, evidence.survivors, ())
-    extra.update(replaced)
-    extra.difference_update(replaced.values())
 
 
 def _rises(other_size: dict[int, int], replaced_by: dict[int, int], evidence: Evidence) -> dict[int, tuple[int, int]]:

@@ -75,6 +75,43 @@ def test_a_fixture_that_refers_to_its_latest_user_is_no_leak_and_hides_none(run:
     )
 
 
+@pytest.mark.interpreter
+def test_where_a_class_is_set_up_again_it_hides_no_growth(run: Runner) -> None:
+    """The first re-run was taken to add two buffers, of which one had replaced the first run's; a test run twice adds two."""
+    found = run(
+        f"""{TRAINERS}
+    class TestFit:
+        @classmethod
+        def setup_class(cls):
+            cls.table = Buffer(4096)
+
+        def test_fit(self, data):
+            data.trainer = Trainer((4096,))
+
+        def test_leaks(self, data):
+            data.trainer = Trainer((4096,))
+            KEPT.append(Buffer(4096))
+
+    class TestPredict:
+        @classmethod
+        def setup_class(cls):
+            cls.table = Buffer(4096)
+
+        def test_predict(self, data):
+            data.trainer = Trainer((4096,))
+
+    def test_last(data):
+        assert data.trainer
+    """
+    )
+    assert found.verdicts == {
+        "TestFit::test_fit": "noted",
+        "TestFit::test_leaks": "leaked",
+        "TestPredict::test_predict": "noted",
+        "test_last": "clean",
+    }
+
+
 @pytest.mark.parametrize("kept", ["KEPT", "store.KEPT"])
 def test_an_earlier_tests_garbage_is_not_what_a_leak_replaces(
     run: Runner, install: Callable[[dict[str, str]], None], kept: str
