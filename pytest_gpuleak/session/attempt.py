@@ -35,7 +35,7 @@ TRACKER: pytest.StashKey[RunTracker] = pytest.StashKey()
 """Key in the config's stash of the tracker of runs, where the leak check is on."""
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class Attempt:
     """An attempt of a test, while it runs."""
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.session.rerun.subject import ItemSubject
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class EndedRun:
     """A test whose teardown has ended. `seen` is called once what was left is known, before user code runs again."""
 
