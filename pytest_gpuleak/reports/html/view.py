@@ -53,10 +53,9 @@ def describe_run(report: RunReport) -> dict[str, Any]:
     culprits: list[Culprit] = part("the holders", lambda: find_culprits(found), [])
     headline, mood = part("the headline", lambda: _headline(report, found), ("GPU memory leaks", "leaked"))
     reasons = Counter(test.why_unchecked for test in report.tests if test.why_unchecked and not test.rerun)
-    listed: _Listed = ((), no_data())
-    workers, data = part("the list of tests", lambda: _list_tests(report.tests[:MAX_TESTS]), listed)
-    drawn: _Drawn = ((), [])
-    drawings, data["charts"] = part("the chart", lambda: _draw(report.tests[:MAX_TESTS], workers, rows), drawn)
+    tests = report.tests[:MAX_TESTS]
+    workers, data = part("the list of tests", lambda: _list_tests(tests), ((), no_data()))
+    drawings, data["charts"] = part("the chart", lambda: _draw(tests, workers, rows), ((), []))
     return {
         "headline": headline,
         "mood": mood,
