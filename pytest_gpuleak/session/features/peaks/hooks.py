@@ -21,6 +21,7 @@ from pytest_gpuleak.session.features.budgets.over_budget import fail_after_teard
 from pytest_gpuleak.session.fixture_hooks import PLUGIN_ERRORS
 from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING
 from pytest_gpuleak.session.report_record import amend, verdict_of
+from pytest_gpuleak.session.safeguards import shared_attempts
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -78,7 +79,7 @@ class PeakHooks:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Run a test again that has passed, once its teardown is over."""
         report = yield
-        if os.getpid() != self._process or _is_rerunning(item):
+        if os.getpid() != self._process or shared_attempts(item.config).rerunning:
             return report
         self._duration_s += report.duration
         self._passed &= report.passed and not hasattr(report, "wasxfail")
@@ -178,13 +179,6 @@ class PeakHooks:
         if found is None:
             return None, ""
         return found.peak, found.text.removeprefix("not recorded: ")
-
-
-def _is_rerunning(item: pytest.Item) -> bool:
-    from pytest_gpuleak.session.safeguards import ATTEMPTS
-
-    attempts = item.config.stash.get(ATTEMPTS, None)
-    return attempts is not None and attempts.rerunning
 
 
 def _most_taken(peaks: dict[str, DevicePeak]) -> Taken | None:
