@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pytest_gpuleak.heap.budget import Budget
+from pytest_gpuleak.heap.reference_counts import getrefcount
 
 
 def test_steps_are_counted_to_the_last() -> None:
@@ -25,3 +28,13 @@ def test_a_part_counts_in_the_whole_and_takes_no_more_than_is_left() -> None:
     whole.worked(61)
     assert whole.part(5).spent
     assert not part.spent
+
+
+@pytest.mark.interpreter
+def test_items_are_given_while_there_are_steps_and_not_referred_to() -> None:
+    budget, items = Budget(30), [object() for _ in range(5)]
+    apart = getrefcount(items[0])
+    counts = [getrefcount(item) - apart for item in budget.affordable(items, 10)]
+    direct = [getrefcount(item) - apart for item in items]
+    assert counts == direct[:2], "the loop's variable alone refers to an item"
+    assert budget.spent
