@@ -192,17 +192,15 @@ class _Kinds:
 
     def of(self, kind: type) -> _Kind:
         found = self._known.get(id(kind))
-        return self._look(kind) if found is None else found
-
-    def _look(self, kind: type) -> _Kind:
-        own = any(is_subclass(kind, one) for one in self._own)
-        is_code = any(is_subclass(kind, one) for one in _CODE) or any(in_package(kind, name) for name in _PACKAGES)
-        found = self._known[id(kind)] = _Kind(
-            any(kind is one for one in self._tensors),
-            own,
-            own or (self._module is not None and is_subclass(kind, self._module)),
-            kind in _PLAIN or is_code,
-        )
+        if found is None:
+            own = any(is_subclass(kind, one) for one in self._own)
+            is_code = any(is_subclass(kind, one) for one in _CODE) or any(in_package(kind, name) for name in _PACKAGES)
+            found = self._known[id(kind)] = _Kind(
+                any(kind is one for one in self._tensors),
+                own,
+                own or (self._module is not None and is_subclass(kind, self._module)),
+                kind in _PLAIN or is_code,
+            )
         return found
 
 
