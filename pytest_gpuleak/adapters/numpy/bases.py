@@ -97,15 +97,10 @@ class _Bases:
 
     def _has_wanted_base(self, array: Any) -> bool:
         chain = [array]
-        while len(chain) <= _MAX_BASES:
-            base = safe_access.slot(chain[-1], self._array_class, "base")
-            if base is None:
-                return False
-            chain.append(base)
-            if id(base) in self._wanted:
+        while len(chain) <= _MAX_BASES and self.is_array(chain[-1]):
+            chain.append(safe_access.slot(chain[-1], self._array_class, "base"))
+            if id(chain[-1]) in self._wanted:
                 break
-            if not self.is_array(base):
-                return False
         else:
             return False
         for parent, child in pairwise(chain):
