@@ -65,6 +65,7 @@ def test_a_few_among_very_many_are_not_lost(app: Any) -> None:
     assert roots(found)["leaky_app.HELD"] == MANY - len(few)
 
 
+@pytest.mark.usefixtures("small_heap")
 @pytest.mark.parametrize("newest_first", [True, False])
 def test_a_chain_is_found_from_its_head(app: Any, newest_first: bool) -> None:
     targets = things(MANY)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.model.findings import Holder
 
+pytestmark = pytest.mark.usefixtures("small_heap")
+
 
 class Node:
     """Refers to others."""

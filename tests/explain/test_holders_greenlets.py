@@ -13,6 +13,8 @@ from pytest_gpuleak.explain.explain import explain
 
 greenlet: Any = pytest.importorskip("greenlet")
 
+pytestmark = pytest.mark.usefixtures("small_heap")
+
 
 class Thing:
     """What is held."""

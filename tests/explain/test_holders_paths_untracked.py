@@ -16,7 +16,7 @@ from pytest_gpuleak.explain.rootless import TIMEOUT_ROOT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.torch, pytest.mark.interpreter]
+pytestmark = [pytest.mark.torch, pytest.mark.interpreter, pytest.mark.usefixtures("small_heap")]
 
 
 def test_results_in_a_global_list(app: Any, torch: Any) -> None:

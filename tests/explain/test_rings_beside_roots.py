@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Runner
 
-pytestmark = [pytest.mark.torch, pytest.mark.interpreter]
+pytestmark = [pytest.mark.torch, pytest.mark.interpreter, pytest.mark.usefixtures("small_heap")]
 
 
 def with_ring(torch: Any) -> Any:
