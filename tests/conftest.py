@@ -326,6 +326,19 @@ def make_module(
 
 
 @pytest.fixture
+def small_heap(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Hide all that is alive: a search walks over the heap once a level, and that of all tests has millions of objects.
+
+    Not before a run within the test, which would take it for a heap that the user has frozen.
+    """
+    gc.collect()
+    if "pytester" not in request.fixturenames:
+        gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
 def torch() -> Any:
     """torch itself; `pytest.mark.torch` imports it in time."""
     return pytest.importorskip("torch", reason="torch is not installed")

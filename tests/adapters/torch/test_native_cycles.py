@@ -16,7 +16,7 @@ from pytest_gpuleak.heap.hidden_references import RING_ROOT, Link
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.torch, pytest.mark.interpreter]
+pytestmark = [pytest.mark.torch, pytest.mark.interpreter, pytest.mark.usefixtures("small_heap")]
 
 
 class Owner:
