@@ -44,7 +44,15 @@ def width_of(text: str) -> int:
 
 
 def wrap_text(text: str, width: int, *, indent: str = "", further: str = "") -> list[str]:
-    """Wrap text at spaces to lines of at most `width` columns: the first with `indent`, others with `further`."""
+    """Wrap text at spaces to lines of at most `width` columns: the first with `indent`, others with `further`.
+
+    No line begins with ``::``, which GitHub's runner takes for a command also behind blanks (actions/runner, ActionCommand.cs).
+    """
+    lines = _wrap(text, width, indent, further)
+    return [line.replace("::", ":", 1) if line.lstrip().startswith("::") else line for line in lines]
+
+
+def _wrap(text: str, width: int, indent: str, further: str) -> list[str]:
     if text.isascii():
         return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False)
     lines: list[str] = []

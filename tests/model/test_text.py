@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle, width_of
+from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle, width_of, wrap_text
 
 
 @pytest.mark.parametrize(
@@ -86,3 +86,11 @@ def test_sizes(size: int, text: str) -> None:
 
 def test_counts() -> None:
     assert [count_of(number, "tensor") for number in (0, 1, 2)] == ["0 tensors", "1 tensor", "2 tensors"]
+
+
+@pytest.mark.parametrize("rest", ["boo of x.py", "boo of \u00fc.py"])
+@pytest.mark.parametrize("width", range(20, 60))
+def test_no_line_begins_like_a_command_of_githubs_runner(width: int, rest: str) -> None:
+    lines = wrap_text(f"it raised in setup: {'x' * 17} ::error::{rest}", width, indent="  ", further="    ")
+    assert not any(line.lstrip().startswith("::") for line in lines)
+    assert "error" in "".join(lines)
