@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.engine.limits import LEAST_SWEPT
+from pytest_gpuleak.engine.limits import LEAST_NETTED, LEAST_SWEPT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,13 +35,12 @@ class OwnedBytes:
 
 
 class _Entry:
-    __slots__ = ("group", "held", "holder", "owner")
+    __slots__ = ("held", "holder", "owner")
 
-    def __init__(self, owner: str, held: Held, holder: str, group: Group | None) -> None:
+    def __init__(self, owner: str, held: Held, holder: str) -> None:
         self.owner = owner
         self.held = held
         self.holder = holder
-        self.group = group
 
 
 class LeftBehind:
@@ -53,6 +52,8 @@ class LeftBehind:
         """How many of a group are there because a test was run again. Which of them is a matter of chance: a slot has what
         the last run has put there."""
         self._sweep_at = LEAST_SWEPT
+        self.large: list[tuple[Group | None, Held]] = []
+        """What was left of storages from `LEAST_NETTED` up, also what is gone since, with its group if a re-run has left it."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -70,7 +71,9 @@ class LeftBehind:
             known.holder = known.holder or holder_text
             return
         group = (owner, held.reading.device, held.reading.storage_bytes) if of_rerun else None
-        self._entries[key] = _Entry(owner, held, holder_text, group)
+        self._entries[key] = _Entry(owner, held, holder_text)
+        if held.reading.storage_bytes >= LEAST_NETTED:
+            self.large.append((group, held))
         if extra and group is not None:
             self.extra[group] += 1
         if len(self._entries) >= self._sweep_at:
@@ -78,11 +81,12 @@ class LeftBehind:
 
     def _sweep(self) -> None:
         self._entries = {key: entry for key, entry in self._entries.items() if entry.held.handle.alive()}
+        self.large = [known for known in self.large if known[1].handle.alive()]
         self._sweep_at = max(LEAST_SWEPT, 2 * len(self._entries))
 
-    def held(self) -> list[tuple[Group | None, Held]]:
-        """Return what was left, also what is gone since, with its group if a re-run has left it."""
-        return [(entry.group, entry.held) for entry in self._entries.values()]
+    def held(self) -> list[Held]:
+        """Return what was left, also what is gone since."""
+        return [entry.held for entry in self._entries.values()]
 
     def storages(self) -> set[tuple[str, int]]:
         """Return the storages that are still there, by device and key."""

@@ -8,7 +8,7 @@ test.
 from __future__ import annotations
 
 from collections import Counter
-from itertools import chain, repeat
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import array_types, select_arrays
@@ -17,7 +17,7 @@ from pytest_gpuleak.engine.limits import LEAST_NETTED, MOST_OLDER
 from pytest_gpuleak.heap.collector import get_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from pytest_gpuleak.adapters.bulk import Held
     from pytest_gpuleak.adapters.protocol import ArrayFramework
@@ -33,18 +33,21 @@ class OlderArrays:
         self._left_behind = left_behind
         self._ownership = ownership
         self._met: list[Held] | None = None
-        self._large: list[Held] = []
+        self._large: list[tuple[None, Held]] = []
         self._standing: list[tuple[Group | OwnedSetup | None, Held]] = []
         self._before: list[list[Held]] = []  # what was alive when a running teardown began, outermost first
 
     def begin_test(self) -> None:
         """Note which of the larger arrays are there before a test: what dies from now on, the test lets go."""
         self._before.clear()
-        self._standing = [
-            (owner, one)
-            for owner, one in self._known(self._large)
-            if one.reading.storage_bytes >= LEAST_NETTED and one.handle.alive()
+        of_fixtures = [
+            (setup, one)
+            for setup in self._ownership.active
+            for one in setup.held
+            if one.reading.storage_bytes >= LEAST_NETTED
         ]
+        known = (*self._left_behind.large, *of_fixtures, *self._large)  # each test pays for these: see `performance.md`
+        self._standing = [one for one in known if one[1].handle.alive()]
 
     def teardown_begins(self) -> None:
         """Begin to leave out what goes with a wider fixture: its last test has not let go of it."""
@@ -93,18 +96,14 @@ class OlderArrays:
             arrays = select_arrays(get_objects(), types)[:MOST_OLDER]
         self._met = list(read_and_hold(arrays, frameworks).values())
         arrays.clear()
-        self._large = [one for one in self._met if one.reading.storage_bytes >= LEAST_NETTED]
+        self._large = [(None, one) for one in self._met if one.reading.storage_bytes >= LEAST_NETTED]
 
     def all(self) -> list[Held]:
         """Return the arrays that are alive, each storage once."""
         self._met = [one for one in self._met or () if one.handle.alive()]
+        of_fixtures = chain.from_iterable(setup.held for setup in self._ownership.active)
         found: dict[tuple[str, int], Held] = {}
-        for _, one in self._known(self._met):
+        for one in chain(self._left_behind.held(), of_fixtures, self._met):
             if one.handle.alive():
                 found.setdefault((one.reading.device, one.handle.storage), one)
         return list(found.values())
-
-    def _known(self, met: Iterable[Held]) -> Iterable[tuple[Group | OwnedSetup | None, Held]]:
-        """Return what tests have left, what fixtures have made, with its setup, and what was `met`: see `LeftBehind.held`."""
-        of_fixtures = ((setup, one) for setup in self._ownership.active for one in setup.held)
-        return chain(self._left_behind.held(), of_fixtures, zip(repeat(None), met))
