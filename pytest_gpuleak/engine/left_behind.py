@@ -52,8 +52,7 @@ class LeftBehind:
         """How many of a group are there because a test was run again. Which of them is a matter of chance: a slot has what
         the last run has put there."""
         self._sweep_at = LEAST_SWEPT
-        self.large: list[tuple[Group | None, Held]] = []
-        """What was left of storages from `LEAST_NETTED` up, also what is gone since, with its group if a re-run has left it."""
+        self._large: list[tuple[Group | None, Held]] = []
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -73,7 +72,7 @@ class LeftBehind:
         group = (owner, held.reading.device, held.reading.storage_bytes) if of_rerun else None
         self._entries[key] = _Entry(owner, held, holder_text)
         if held.reading.storage_bytes >= LEAST_NETTED:
-            self.large.append((group, held))
+            self._large.append((group, held))
         if extra and group is not None:
             self.extra[group] += 1
         if len(self._entries) >= self._sweep_at:
@@ -81,8 +80,12 @@ class LeftBehind:
 
     def _sweep(self) -> None:
         self._entries = {key: entry for key, entry in self._entries.items() if entry.held.handle.alive()}
-        self.large = [known for known in self.large if known[1].handle.alive()]
         self._sweep_at = max(LEAST_SWEPT, 2 * len(self._entries))
+
+    def large(self) -> list[tuple[Group | None, Held]]:
+        """Return the storages from `LEAST_NETTED` up that are still there, with their group if a re-run has left them."""
+        self._large = [known for known in self._large if known[1].handle.alive()]
+        return self._large
 
     def held(self) -> list[Held]:
         """Return what was left, also what is gone since."""

@@ -15,6 +15,7 @@ from pytest_gpuleak.adapters.arrays import array_types, select_arrays
 from pytest_gpuleak.adapters.bulk import read_and_hold
 from pytest_gpuleak.engine.limits import LEAST_NETTED, MOST_OLDER
 from pytest_gpuleak.heap.collector import get_objects
+from pytest_gpuleak.model.readings import bytes_by_device
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.detect.detector import Detector
     from pytest_gpuleak.engine.detect.fixture_ownership import FixtureOwnership, OwnedSetup
     from pytest_gpuleak.engine.left_behind import Group, LeftBehind
+    from pytest_gpuleak.model.readings import ArrayReading
 
 
 class OlderArrays:
@@ -44,10 +46,11 @@ class OlderArrays:
             (setup, one)
             for setup in self._ownership.active
             for one in setup.held
-            if one.reading.storage_bytes >= LEAST_NETTED
+            if one.reading.storage_bytes >= LEAST_NETTED and one.handle.alive()
         ]
-        known = (*self._left_behind.large, *of_fixtures, *self._large)  # each test pays for these: see `performance.md`
-        self._standing = [one for one in known if one[1].handle.alive()]
+        self._large = [known for known in self._large if known[1].handle.alive()]
+        # Each test pays for these: see docs/developing/performance.md.
+        self._standing = [*self._left_behind.large(), *of_fixtures, *self._large]
 
     def teardown_begins(self) -> None:
         """Begin to leave out what goes with a wider fixture: its last test has not let go of it."""
@@ -64,7 +67,7 @@ class OlderArrays:
 
         And less what is there because earlier tests were run again: a test must not pass for letting that go.
         """
-        sizes: Counter[str] = Counter()
+        gone: list[ArrayReading] = []
         active, extra = self._ownership.active, self._left_behind.extra
         standing = Counter(owner for owner, _ in self._standing if isinstance(owner, tuple))
         credited: Counter[Group] = Counter()
@@ -77,9 +80,8 @@ class OlderArrays:
             else:
                 counts = owner is None or owner in active  # garbage of a fixture that was torn down may go late
             if counts:
-                for device, size in held.reading.places():
-                    sizes[device] += size
-        return dict(sizes)
+                gone.append(held.reading)
+        return dict(bytes_by_device(gone))
 
     @property
     def is_complete(self) -> bool:

@@ -27,6 +27,7 @@ from pytest_gpuleak.heap.collector import calling, get_objects
 from pytest_gpuleak.heap.threads import others_work, running_threads
 from pytest_gpuleak.heap.weak_references import has_weak_references
 from pytest_gpuleak.model.evidence import Evidence, Keeper
+from pytest_gpuleak.model.readings import bytes_by_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -351,12 +352,8 @@ class Runs:
 
     def given_back(self) -> Counter[str]:
         """Return by device the bytes of the older arrays that the last run, a re-run, has let go by their reference counts."""
-        sizes: Counter[str] = Counter()
-        for left in self._older:
-            if left.cause == "count" and left.died_in == self.count - 1:
-                for device, size in left.held.reading.places():
-                    sizes[device] += size
-        return sizes
+        run = self.count - 1
+        return bytes_by_device(one.held.reading for one in self._older if one.cause == "count" and one.died_in == run)
 
     def of_reruns(self) -> set[int]:
         """Return the storages of older arrays that died in re-runs: the first run has not let them go."""

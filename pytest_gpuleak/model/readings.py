@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 OUTSIDE = "outside"
 """Name of the counter of a process's device memory outside torch's allocator."""
@@ -52,6 +53,15 @@ class ArrayReading(NamedTuple):
     def places(self) -> tuple[tuple[str, int], ...]:
         """Return the bytes by device as counters include them: parts of the host's memory are one device."""
         return self.shards if self.shards and self.device != "cpu" else ((self.device, self.storage_bytes),)
+
+
+def bytes_by_device(readings: Iterable[ArrayReading]) -> Counter[str]:
+    """Return the bytes of the storages of arrays, by device as counters include them."""
+    sizes: Counter[str] = Counter()
+    for reading in readings:
+        for device, size in reading.places():
+            sizes[device] += size
+    return sizes
 
 
 class MemoryRange(NamedTuple):

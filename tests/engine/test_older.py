@@ -13,7 +13,7 @@ from pytest_gpuleak.adapters.bulk import Held
 from pytest_gpuleak.engine.left_behind import LeftBehind
 from pytest_gpuleak.engine.limits import LEAST_NETTED
 from pytest_gpuleak.engine.older import OlderArrays
-from tests.support.standin import Buffer, StandInArrays
+from tests.support.standin import Buffer, Memory, StandInArrays
 
 ARRAYS = StandInArrays()
 DETECTOR: Any = types.SimpleNamespace(whole_heap=nullcontext)
@@ -187,3 +187,15 @@ def test_garbage_of_a_fixture_that_was_torn_down_is_no_credit(session: Session) 
     session.ownership.active.clear()
     del buffer
     assert session.older.let_go(()) == {}
+
+
+def test_what_has_gone_is_not_asked_for_at_each_later_test(session: Session) -> None:
+    """Memory of the same address takes the place of an entry, so the account's own sweep may never come."""
+    for _ in range(3):
+        memory = Memory(LEAST_NETTED)
+        memory.address = -1
+        session.leave(Buffer(memory=memory))
+        del memory
+    kept = Buffer(LEAST_NETTED)
+    session.leave(kept)
+    assert [one.handle.storage for _, one in session.account.large()] == [kept.memory.address]
