@@ -49,7 +49,7 @@ class HostArrays:
         self._born: set[int] = set()
         self._growth: Growth | None = None
         self._runs = UntrackedRuns()
-        self._heap = HeapSince(suspect.tracker.counters.heap_bytes)
+        self.heap = HeapSince(suspect.tracker.counters.heap_bytes)
         self.watched = suspect.policy.array_bytes if suspect.policy.host and may_have_untracked_arrays() else None
         """Growth of the heap in a run, in bytes, above which its arrays may be looked for; None: they are not."""
 
@@ -75,15 +75,9 @@ class HostArrays:
             self._before = None
         return self.suspected
 
-    @contextlib.contextmanager
-    def following(self) -> Iterator[None]:
-        """Follow the heap within this context, from after the first run to the verdict."""
-        with calling(self._heap.on_collection) if self.suspected else contextlib.nullcontext():
-            yield
-
-    def run(self) -> AbstractContextManager[None]:
-        """Return the context of a re-run."""
-        return self._heap.run()
+    def following(self) -> AbstractContextManager[None]:
+        """Return the context in which the heap is followed, from after the first run to the verdict."""
+        return calling(self.heap.on_collection) if self.suspected else contextlib.nullcontext()
 
     @property
     def floor(self) -> int:
@@ -174,7 +168,7 @@ class HostArrays:
         if not self._runs.grows:
             return not (confirmed and self.suspected)
         # The recorded run began without garbage, and the heap was collected after it: what is added by now grows.
-        return not self.judge() and 2 * self._heap.added < self._grown[0]
+        return not self.judge() and 2 * self.heap.added < self._grown[0]
 
     def judge(self) -> tuple[Finding, ...]:
         """Return the findings on the arrays found, or a note if a walk for them was cut."""
@@ -236,7 +230,7 @@ class HostArrays:
         with self._suspect.tracker.detector.whole_heap():
             collect(2)
             # What re-runs added is either still there, as what replaced the first run's, or garbage that was collected.
-            residue = dataclasses.replace(residue, grown=min(self._grown[0], self._grown[0] + self._heap.added))
+            residue = dataclasses.replace(residue, grown=min(self._grown[0], self._grown[0] + self.heap.added))
             heap = self._arrays()
             chosen, walk = residue.choose(heap)
             self._note(walk)

@@ -189,7 +189,7 @@ class SuspectCheck:
         runs, tracker, evidence = self._runs, self._suspect.tracker, self._evidence
         evidence.expect_run()
         runs.begin_run(self._suspect.knowledge.older(tracker).all(), traced=traced)
-        with runs.marking(), tracker.frameworks.in_place(), evidence.untracked.run():
+        with runs.marking(), tracker.frameworks.in_place(), evidence.untracked.heap.run():
             tracker.begin_run(same_epoch=True)
             tracing = contextlib.nullcontext() if logs is None else self._traced(logs)
             result = self._suspect.subject.run_again(

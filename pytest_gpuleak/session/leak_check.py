@@ -342,8 +342,9 @@ class LeakCheck:
         from pytest_gpuleak.session.rerun.subject import ItemSubject
 
         expected_s = ended.attempt.duration_s + sum(setup.setup_s for setup in ended.rebuilt)
-        letting_go = self.tracker.counters.apart.values_let_go
-        subject = ItemSubject(ended.item, ended.nextitem, expected_s, self.attempts, letting_go, self._settle_steps)
+        subject = ItemSubject(
+            ended.item, ended.nextitem, expected_s, self.attempts, self._values_let_go, self._settle_steps
+        )
         subject.agents = self.helpers.agents
         subject.rebuilds = not all(is_of_unittest(setup.place) for setup in ended.rebuilt)
         return subject

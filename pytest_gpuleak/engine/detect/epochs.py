@@ -108,12 +108,14 @@ class EpochDetector:
             self._started = self._open = False
             self._view.remove()
             self._forget()
+            self._hidden.clear()
             if not self.user_frozen:
                 self._view.thaw()
 
     def open(self) -> None:
         """Freeze, so that everything alive is old. Falls back to a scan while the user has frozen objects."""
         self._forget()
+        self._hidden.clear()
         self._continued = False
         # Objects frozen by tests must stay frozen: an epoch could then never thaw for a full collection.
         self.scanning = self.user_frozen
@@ -189,13 +191,14 @@ class EpochDetector:
     def take_and_age(self) -> list[object]:
         """Like `look`, and count everything as old from now on."""
         born = self.look()
-        hidden = self._hidden.all() if self._continued else ()
         self._forget()
+        if self._continued:  # a re-run sets a wider fixture up: what the runs before have left is to be shown again
+            self._hidden.add(get_objects())
+        else:
+            self._hidden.clear()
         if self.scanning:
             self._scan.open()
         else:
-            if self._continued:  # a re-run sets a wider fixture up: what the runs before have left is to be shown again
-                self._hidden.add(get_objects(), hidden)
             self._view.freeze()
         return born
 
@@ -251,7 +254,6 @@ class EpochDetector:
 
     def _forget(self) -> None:
         self._noted.clear()
-        self._hidden.clear()
         self._older.clear()
         self._youth = None
         self._collected_in_epoch = False

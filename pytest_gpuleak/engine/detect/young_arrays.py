@@ -21,7 +21,7 @@ from pytest_gpuleak.engine.limits import MOST_CONTAINERS
 from pytest_gpuleak.heap.c_functions import c_function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 
 _CONTAINERS: Final = frozenset({dict, list, tuple, set, types.MethodType, types.CellType})
@@ -67,10 +67,9 @@ class YoungIds:
         """Tell whether any id is kept."""
         return self._memory is not None
 
-    def add(self, objects: list[object], others: Iterable[int] = ()) -> None:
-        """Add the ids of objects, and other ids; where there is no memory for them, none is kept."""
+    def add(self, objects: list[object]) -> None:
+        """Add the ids of objects; where there is no memory for them, none is kept."""
         ids = self.all()
-        ids.update(others)
         ids.update(map(id, objects))
         self.clear()
         if ids:

@@ -83,9 +83,15 @@ def compare(evidence: Evidence) -> Comparison:
             added.append(tuple(left))
     freed = frozenset[int]().union(*evidence.collected.values()) if evidence.collected else frozenset[int]()
     first = evidence.alive[0] if evidence.alive else frozenset[int]()
-    garbage = freed & first - replaced_by.keys()
-    kinds = frozenset(extra - uncollected), frozenset(uncollected)
-    return Comparison(tuple(added), replaced_by, garbage, doubtful, *kinds, excess)
+    return Comparison(
+        tuple(added),
+        replaced_by,
+        garbage=freed & first - replaced_by.keys(),
+        doubtful=doubtful,
+        extra=frozenset(extra - uncollected),
+        uncollected=frozenset(uncollected),
+        excess=excess,
+    )
 
 
 def _compare_run(
