@@ -112,35 +112,6 @@ class ArrayFramework(Protocol):
         return set()
 
 
-class UntrackedArrays(Protocol):
-    """Arrays that the collector does not track, so that no epoch shows them: a walk over the heap finds them.
-
-    No method may import the framework or run code that a user's subclass defines. `others` are the array types whose
-    memory is counted by their own frameworks: an array that views it has no memory of its own.
-    """
-
-    def array_type(self) -> type | None:
-        """Return the base class of the arrays, or None until the tests have imported the framework."""
-
-    def sizes(self, arrays: Sequence[Any], others: Sequence[type]) -> list[tuple[int, int]]:
-        """Return the key and the bytes of the memory behind each array; 0 and 0 without memory on the heap. Cheap."""
-
-    def read(self, array: Any, others: Sequence[type]) -> ArrayReading | None:
-        """Return the metadata; None if the array has no memory on the heap."""
-
-    def hold(self, array: Any) -> StorageHandle:
-        """Return a weak handle on the memory behind the array."""
-
-    def allocated(self, array: Any) -> object:
-        """Return the object that was made together with the memory, of which `tracemalloc` knows the line."""
-
-    def memory(self, array: Any) -> MemoryRange:
-        """Return where the memory behind the array is."""
-
-    def elements(self, array: Any) -> list[object]:
-        """Return the elements of an array of Python objects; empty for other arrays, and for very large ones."""
-
-
 class SettleStep(Protocol):
     """Frees memory that is not a leak."""
 

@@ -20,7 +20,8 @@ from pytest_gpuleak.heap.library_types import extension_class
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuleak.adapters.protocol import Framework, PartsLayout, ReferenceFinder, UntrackedArrays
+    from pytest_gpuleak.adapters.protocol import Framework, PartsLayout, ReferenceFinder
+    from pytest_gpuleak.adapters.untracked import MetArrays, UntrackedArrays
     from pytest_gpuleak.heap.hidden_references import HeapFinder
 
 FRAMEWORKS: Final[tuple[Callable[[], Framework], ...]] = (
@@ -115,8 +116,8 @@ def open_file_class() -> type | None:
     return file_class()
 
 
-def module_arrays() -> dict[int, int]:
-    """Return the bytes of the memory behind untracked arrays that modules hold, by its key."""
+def module_arrays() -> MetArrays:
+    """Return the untracked arrays that modules hold."""
     from pytest_gpuleak.adapters.numpy.module_arrays import module_arrays as found
 
     return found()
@@ -135,8 +136,8 @@ def have_added_arrays(before: list[int], now: list[int]) -> bool | None:
     return any(map(gt, now, before)) if now and len(before) == len(now) else None
 
 
-def arrays_in(objects: list[object]) -> dict[int, int]:
-    """Return the bytes of the memory behind untracked arrays in these objects, by its key."""
+def arrays_in(objects: list[object]) -> MetArrays:
+    """Return the untracked arrays in these objects."""
     from pytest_gpuleak.adapters.numpy.module_arrays import arrays_in as found
 
     return found(objects)

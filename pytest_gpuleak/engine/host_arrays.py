@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
+    from pytest_gpuleak.adapters.untracked import MetArrays
     from pytest_gpuleak.engine.subject import Suspect
-    from pytest_gpuleak.explain.untracked_arrays import ArrayWalk, HeapArrays
+    from pytest_gpuleak.explain.untracked_arrays import HeapArrays
     from pytest_gpuleak.model.findings import Finding, Origin
     from pytest_gpuleak.model.readings import ArrayReading, Growth
 
@@ -40,23 +41,25 @@ class HostArrays:
         self._suspect = suspect
         self._grown: list[int] = []
         self._added: list[bool] = []
-        self._before: ArrayWalk | None = None  # when the recorded run began
+        self._before: MetArrays | None = None  # when the recorded run began
         self._recorded = False
-        self._last: ArrayWalk | None = None
+        self._last: MetArrays | None = None
         self._cut = False
         self._lines = TracedLines(suspect.knowledge.is_user_file)
         self._origins: dict[int, Origin] = {}
         self._born: set[int] = set()
         self._growth: Growth | None = None
+        self._replaced = 0
         self._runs = UntrackedRuns()
         self.heap = HeapSince(suspect.tracker.counters.heap_bytes)
         self.watched = suspect.policy.array_bytes if suspect.policy.host and may_have_untracked_arrays() else None
         """Growth of the heap in a run, in bytes, above which its arrays may be looked for; None: they are not."""
 
-    def add_run(self, unexplained: int, growth: Growth) -> bool:
+    def add_run(self, unexplained: int, growth: Growth, replaced: int = 0) -> bool:
         """Note by how many bytes a run has grown the heap beyond its other arrays; return whether it is suspected.
 
-        `growth` is the run's, with the bytes that modules and programs explain.
+        `growth` is the run's, with the bytes that modules and programs explain. `replaced` are those of older arrays that it
+        has let go, and that its growth does not include: of what the first run has left they are a credit, of growth not.
         """
         if self.watched is None:
             return False
@@ -64,9 +67,10 @@ class HostArrays:
         # What programs take is an estimate, in which such arrays would be lost.
         self._grown.append(unexplained + growth.compiled if added else unexplained)
         self._added.append(added is not False)
-        self._growth = self._growth or growth
+        if self._growth is None:
+            self._growth, self._replaced = growth, replaced
         detector = self._suspect.tracker.detector
-        if self._grown[0] >= self._least_residue and (detector.show_young() or detector.sees_only_young):
+        if self._left_by_first >= self._least_residue and (detector.show_young() or detector.sees_only_young):
             with self._suspect.guard(EXPLAIN):
                 self._born |= self._arrays().of_young()
         if self._before is not None:
@@ -145,16 +149,22 @@ class HostArrays:
         `compiled` bytes of the first run's growth are its programs'.
         """
         if self._growth is not None and not self._cut and self._may_be_residue(confirmed=confirmed):
-            grown = self._grown[0] - compiled
+            grown = self._left_by_first - compiled
             sought = self._is_strict or self._added[0] or grown >= self._suspect.policy.host_bytes
             if sought and grown >= self._least_residue:
                 with self._suspect.guard(EXPLAIN):
                     self._find_residue(compiled, confirmed=confirmed)
-        self._suspect.knowledge.walk = self._last or self._suspect.knowledge.walk
+        if self._last is not None:
+            self._suspect.tracker.untracked.note_all(self._last)
 
     @property
     def _is_strict(self) -> bool:
         return self._suspect.policy.confirm == 0 or self._suspect.subject.counts_running_frames
+
+    @property
+    def _left_by_first(self) -> int:
+        """The bytes that the first run has left, net of the older arrays that it let go."""
+        return self._grown[0] - self._replaced
 
     @property
     def _least_residue(self) -> int:
@@ -168,7 +178,7 @@ class HostArrays:
         if not self._runs.grows:
             return not (confirmed and self.suspected)
         # The recorded run began without garbage, and the heap was collected after it: what is added by now grows.
-        return not self.judge() and 2 * self.heap.added < self._grown[0]
+        return not self.judge() and 2 * self.heap.added < self._left_by_first
 
     def judge(self) -> tuple[Finding, ...]:
         """Return the findings on the arrays found, or a note if a walk for them was cut."""
@@ -190,7 +200,7 @@ class HostArrays:
 
         return HeapArrays(array_types(self._suspect.tracker.frameworks.arrays))
 
-    def _walk(self, *, collected: bool = False) -> ArrayWalk | None:
+    def _walk(self, *, collected: bool = False) -> MetArrays | None:
         """Walk over the heap, which is collected before if `collected`."""
         with self._suspect.tracker.detector.whole_heap():
             if collected:
@@ -200,7 +210,7 @@ class HostArrays:
         self._note(walk)
         return walk
 
-    def _note(self, walk: ArrayWalk | None) -> None:
+    def _note(self, walk: MetArrays | None) -> None:
         self._cut = walk is None
         self._last = walk or self._last
 
@@ -221,16 +231,16 @@ class HostArrays:
     def _find_residue(self, compiled: int, *, confirmed: bool) -> None:
         """Choose among all arrays those that explain the first run's growth, and find out who holds them."""
         assert self._growth is not None
-        earlier = self._suspect.knowledge.walk
-        known = self._suspect.tracker.known_arrays() | (earlier.alive() if earlier is not None else {})
-        residue = Residue(self._grown[0], compiled, known, self._born)
+        residue = Residue(self._left_by_first, compiled, self._suspect.tracker.untracked.alive(), self._born)
         walk = self._walk()
         if walk is None or residue.new_bytes(walk.sizes) < self._least_residue:
             return
         with self._suspect.tracker.detector.whole_heap():
             collect(2)
             # What re-runs added is either still there, as what replaced the first run's, or garbage that was collected.
-            residue = dataclasses.replace(residue, grown=min(self._grown[0], self._grown[0] + self.heap.added))
+            residue = dataclasses.replace(
+                residue, grown=min(self._left_by_first, self._left_by_first + self.heap.added)
+            )
             heap = self._arrays()
             chosen, walk = residue.choose(heap)
             self._note(walk)

@@ -24,7 +24,8 @@ from pytest_gpuleak.model.findings import Origin
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from pytest_gpuleak.explain.untracked_arrays import ArrayWalk, HeapArrays
+    from pytest_gpuleak.adapters.untracked import MetArrays
+    from pytest_gpuleak.explain.untracked_arrays import HeapArrays
 
 
 class HeapSince:
@@ -73,7 +74,7 @@ class Residue:
     known: Mapping[int, int]
     born: Collection[int]
 
-    def choose(self, heap: HeapArrays) -> tuple[list[object], ArrayWalk | None]:
+    def choose(self, heap: HeapArrays) -> tuple[list[object], MetArrays | None]:
         """Return the arrays that explain the growth, and the walk to all (see `HeapArrays.walk`). The whole heap must be visible."""
         room = self.grown + self.grown // SLACK_SHARE
         least = max(room // SMALL_SHARE, 1)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.arrays import array_types
 from pytest_gpuleak.adapters.nvml.driver import LazyNvml
 from pytest_gpuleak.adapters.registry import (
-    arrays_in,
     have_added_arrays,
     mapped_files,
     may_have_untracked_arrays,
-    module_arrays,
     opened_count,
     untracked_array_counts,
 )
@@ -23,11 +21,11 @@ from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
 from pytest_gpuleak.engine.detect.fixture_ownership import FixtureOwnership, OwnedSetup
 from pytest_gpuleak.engine.detect.processes import Children
+from pytest_gpuleak.engine.detect.untracked_older import UntrackedOlder
 from pytest_gpuleak.heap.collector import (
     collect_young,
     epochs_supported,
     full_collections,
-    get_objects,
     installed,
     why_no_epochs,
 )
@@ -35,7 +33,7 @@ from pytest_gpuleak.heap.threads import running_threads
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, OUTSIDE_FLOOR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Literal
 
     from pytest_gpuleak.adapters.frameworks import Frameworks
@@ -48,6 +46,9 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.readings import Growth
 
     AroundCleanUp = Callable[[Literal["gc.collect", "empty_cache"], Callable[[], Any]], Any]
+
+
+_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class RunTracker:
@@ -74,7 +75,8 @@ class RunTracker:
         self._nested = epoch is None and installed()
         self._epoch = epoch if epoch is not None else EpochDetector(frameworks.arrays)
         self.detector: Detector = self._scan() if self._nested else self._epoch
-        self._epoch.watch_collections(self.counters.note_collection)
+        self.untracked = UntrackedOlder()
+        self._epoch.watch_collections(self._note_collection)
         self.ownership = FixtureOwnership(self.detector, frameworks.arrays)
         self.processes = Children()
         # A setup or teardown begins in this order and ends in the reverse order.
@@ -88,9 +90,6 @@ class RunTracker:
         self._mapped = 0
         self.opened_files = False
         """Whether the last run left more files mapped."""
-        self.older_arrays: dict[int, int] | None = None
-        """Bytes of memory behind untracked arrays in modules when the first run with such arrays began, by its key."""
-        self._fixture_arrays: dict[FixtureKey, dict[int, int]] = {}
         self._array_counts: list[int] = []
         self._node_counts: list[int | None] = [None]
         self._full_collections = 0
@@ -155,8 +154,12 @@ class RunTracker:
         from pytest_gpuleak.engine.detect.heap_scan import ScanDetector  # most runs have epochs
 
         scan = ScanDetector(self.frameworks.arrays)
-        scan.watch_collections(self.counters.note_collection)
+        scan.watch_collections(self._note_collection)
         return scan
+
+    def _note_collection(self, phase: str) -> None:
+        self.untracked.note_collection(phase)
+        self.counters.note_collection(phase)
 
     def begin_run(self, *, same_epoch: bool = False) -> None:
         """Begin a run: what is alive now is not its own.
@@ -166,10 +169,7 @@ class RunTracker:
         same_epoch = same_epoch and not self.ownership.has_own
         self.threads = running_threads()
         self.threaded = False
-        if self.older_arrays is None and may_have_untracked_arrays():
-            self.older_arrays = {}
-            with suppress(Exception):  # a run without these is judged with less certainty
-                self.older_arrays = module_arrays()
+        self.untracked.begin_run()
         self._array_counts = untracked_array_counts()
         self._node_counts = self.frameworks.node_counts()
         self.ownership.begin()
@@ -226,6 +226,8 @@ class RunTracker:
     @property
     def has_added_arrays(self) -> bool | None:
         """Whether the run has left more untracked arrays than there were, as a rule; None where their number is unknown."""
+        if self.untracked.let_go:
+            return None  # those that have gone hide as many
         return have_added_arrays(self._array_counts, untracked_array_counts())
 
     def least_host_growth(self, policy: Policy) -> int:
@@ -245,13 +247,21 @@ class RunTracker:
             return least
         return 0
 
+    @property
+    def may_hide_growth(self) -> bool:
+        """Whether the run may have made memory that no look at young objects finds, and that older arrays may hide.
+
+        What a full collection has freed is told apart: it may have been garbage.
+        """
+        return not self.was_collected and (self.may_have_added_arrays or self.may_have_made_gradients)
+
     def is_worth_a_check(self, growth: Growth, policy: Policy) -> bool:
-        """Tell whether to check a test for its growth alone, as far as what was collected in it may have hidden growth.
+        """Tell whether to check a test for its growth alone, as far as what was collected or let go may have hidden it.
 
         Growth of the host below its limit matters only as arrays that no look at the young objects finds: see
         `least_host_growth`.
         """
-        for (device, metric), size in growth.at_most().bytes.items():
+        for (device, metric), size in growth.at_most().plus({"cpu": self.untracked.let_go}).bytes.items():
             if device == HOST:
                 grown = size - growth.excused(policy.confirm)
                 if grown >= 1 and grown >= self.least_host_growth(policy._replace(confirm=1)):
@@ -283,12 +293,17 @@ class RunTracker:
         sizes = {key: size - pooled if key[0] == HOST else size for key, size in growth.bytes.items()}
         return growth._replace(bytes=sizes)
 
-    def own_growth(self, growth: Growth, policy: Policy, *, suspected: bool) -> tuple[Growth, bool]:
-        """Return growth without what frameworks keep, and whether the run is suspected: it already was, or this is worth a check."""
+    def own_growth(
+        self, growth: Growth, policy: Policy, *, suspected: bool, let_go: Mapping[str, int] = _NOTHING
+    ) -> tuple[Growth, bool]:
+        """Return growth without what frameworks keep, and whether the run is suspected: it already was, or this is worth a check.
+
+        `let_go` are bytes of older arrays that may have hidden as much of it, by device.
+        """
         growth = self.without_pools(growth)
         if not suspected:
             growth = self.without_workspaces(growth)
-            suspected = self.is_worth_a_check(growth, policy)
+            suspected = self.is_worth_a_check(growth.plus(let_go), policy)
         return growth, suspected
 
     def compiled(self) -> bool:
@@ -319,6 +334,7 @@ class RunTracker:
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
         """Pass on the event, and note the lines of the outermost setup."""
+        self.untracked.begin_apart()
         for listener in self._listeners:
             listener.setup_begins(fixture, place, policy)
         if not self._in_setup:
@@ -333,10 +349,9 @@ class RunTracker:
         self._in_setup.discard(fixture)
         if not self._in_setup:
             self._end_setup_lines()
-        if may_have_untracked_arrays() and self.detector.sees_only_young:
-            with suppress(Exception):  # without these a test is judged with less certainty
-                # Without modules: reading one that is imported lazily would import it. In no variable, which would hold them.
-                self._fixture_arrays[fixture] = arrays_in([one for one in get_objects() if type(one) is not ModuleType])
+        self.untracked.end_apart()
+        if self.detector.sees_only_young:
+            self.untracked.note_setup(fixture)
         for listener in reversed(self._listeners):
             listener.setup_ends(fixture, duration_s, failed=failed)
 
@@ -347,21 +362,24 @@ class RunTracker:
 
     def teardown_begins(self, fixture: FixtureKey) -> None:
         """Pass on the event."""
+        self.untracked.begin_apart()
         for listener in self._listeners:
             listener.teardown_begins(fixture)
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
         """Pass on the event."""
-        self._fixture_arrays.pop(fixture, None)
+        self.untracked.end_apart()
+        self.untracked.forget(fixture)
         for listener in reversed(self._listeners):
             listener.teardown_ends(fixture)
 
-    def known_arrays(self) -> dict[int, int]:
-        """Return the bytes of memory behind untracked arrays that are older than the test, as far as known, by its key."""
-        known = dict(self.older_arrays or {})
-        for arrays in self._fixture_arrays.values():
-            known |= arrays
-        return known
+    @contextmanager
+    def values_let_go(self) -> Iterator[None]:
+        """Take what the body frees for values of fixtures that were torn down: the test's own reference is the last."""
+        self.untracked.begin_apart()
+        with self.counters.apart.values_let_go():
+            yield
+        self.untracked.end_apart()
 
     def why_blind(self, nodeid: str, *, look: bool = False) -> str:
         """Tell why checking has ended (walking the heap could crash); `look` examines `sys.modules` now."""

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.stages import Safeguards
     from pytest_gpuleak.explain.cycles import CycleReader
     from pytest_gpuleak.explain.lasting_roots import LastingRoots
-    from pytest_gpuleak.explain.untracked_arrays import ArrayWalk
 
 
 class Later(Protocol):
@@ -58,8 +57,6 @@ class SessionKnowledge:
         """Devices and bytes of what libraries keep there for the whole process, as far as a test has made it."""
         self.unmet: set[int] = set()
         """Storages of older arrays that no lasting root led to when last searched for."""
-        self.walk: ArrayWalk | None = None
-        """The last walk over the heap for untracked arrays."""
 
     @cached_property
     def roots(self) -> LastingRoots:

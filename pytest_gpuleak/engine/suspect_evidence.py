@@ -96,7 +96,7 @@ class SuspectEvidence:
     def count(self, growth: Growth, *, twice: bool = False) -> bool:
         """Take what a run has added to the counters; return whether anything but arrays that stay is suspected."""
         self.counters.add_run(growth, twice=twice)
-        grown = self.untracked.add_run(self.counters.unexplained_host, growth)
+        grown = self.untracked.add_run(self.counters.unexplained_host, growth, self.counters.replaced_host)
         return grown or not self.counters.explained
 
     def suspects_beside(self) -> bool:

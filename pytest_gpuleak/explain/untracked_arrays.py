@@ -6,9 +6,10 @@ from gc import get_referents
 from itertools import compress, filterfalse, repeat
 from operator import is_, is_not
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.registry import untracked_arrays
+from pytest_gpuleak.adapters.untracked import MetArrays
 from pytest_gpuleak.heap.array_wrappers import ArrayWrappers
 from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.collector import get_objects
@@ -22,7 +23,7 @@ from pytest_gpuleak.heap.walk import HeapWalk
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from pytest_gpuleak.adapters.protocol import ReferenceFinder, StorageHandle
+    from pytest_gpuleak.adapters.protocol import ReferenceFinder
     from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.model.readings import ArrayReading
 
@@ -31,9 +32,6 @@ WALK_STEPS: Final = 50_000_000
 
 EXPLAIN_STEPS: Final = 30_000_000
 """Steps of the search for holders."""
-
-LEAST_HELD: Final = 64 * 1024
-"""Bytes of an array from which its memory is followed: malloc hands out the same address again for an array alike."""
 
 _CHUNK: Final = 2048
 
@@ -46,20 +44,6 @@ _HOLD_NOTHING: Final = (str, type(None), CodeType, int)
 """The types of most untracked objects that hold no array, the most common first: each is one pass over the rest."""
 
 
-class ArrayWalk(NamedTuple):
-    """What a walk over the heap has met: the bytes of memory behind arrays, and weak `handles` on what is large, by its key.
-
-    Later memory may have the same address.
-    """
-
-    sizes: Mapping[int, int]
-    handles: Mapping[int, StorageHandle]
-
-    def alive(self) -> dict[int, int]:
-        """Return the bytes of the memory that is not known to be gone, by its key."""
-        return {key: size for key, size in self.sizes.items() if key not in self.handles or self.handles[key].alive()}
-
-
 class HeapArrays:
     """The untracked arrays on the heap, but none of a type in `others`. For a walk the whole heap must be visible."""
 
@@ -67,31 +51,27 @@ class HeapArrays:
         self.reader = untracked_arrays()
         self._others = others
 
-    def walk(self) -> ArrayWalk | None:
+    def walk(self) -> MetArrays | None:
         """Walk the heap for the memory behind all arrays; None where the walk was cut."""
         return self._walk_to_plain() if is_tracing() else self.find(lambda *_: False)[1]
 
-    def find(self, wanted: Callable[[int, int], bool]) -> tuple[list[object], ArrayWalk | None]:
+    def find(self, wanted: Callable[[int, int], bool]) -> tuple[list[object], MetArrays | None]:
         """Return arrays whose key and bytes `wanted` accepts, without other arrays' bases, and what `walk` returns."""
         if is_tracing():
             return self.plain(wanted), self._walk_to_plain()
         found: dict[int, object] = {}
-        sizes: dict[int, int] = {}
-        handles: dict[int, StorageHandle] = {}
+        met = MetArrays({}, {})
         walk = HeapWalk(Budget(WALK_STEPS), ignore=(id(found),))
         for arrays in self._batches(walk):
             part = self.reader.sizes(arrays, self._others)
             chosen = [array for array, (key, size) in zip(arrays, part, strict=True) if size and wanted(key, size)]
-            sizes.update(part)
-            held = [(array, key) for array, (key, size) in zip(arrays, part, strict=True) if size >= LEAST_HELD]
-            handles.update((key, self.reader.hold(array)) for array, key in held)
-            held.clear()
+            met.add(self.reader, arrays, part)
             found.update(zip(map(id, chosen), chosen, strict=True))
             chosen.clear()
             arrays.clear()
         listed = list(found.values())
         found.clear()
-        return listed, ArrayWalk(sizes, handles) if walk.complete else None
+        return listed, met if walk.complete else None
 
     def of_young(self) -> set[int]:
         """Return the keys of the memory that the objects visible to the collector hold, without a walk.
@@ -143,11 +123,11 @@ class HeapArrays:
         containers.clear()
         return found
 
-    def _walk_to_plain(self) -> ArrayWalk:
+    def _walk_to_plain(self) -> MetArrays:
         arrays = self.plain(lambda _, size: size > 0)
         sizes = dict(self.reader.sizes(arrays, self._others))
         arrays.clear()
-        return ArrayWalk(sizes, {})
+        return MetArrays(sizes, {})
 
     def keys_of(self, arrays: Sequence[object]) -> list[int]:
         """Return the key of the memory behind each array."""

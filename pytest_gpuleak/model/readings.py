@@ -118,7 +118,7 @@ class Growth(NamedTuple):
 
     def plus(self, given_back: Mapping[str, int]) -> Growth:
         """Return the growth without what older arrays gave back meanwhile, by device: it would hide as much of the run's own."""
-        if not given_back:
+        if not any(given_back.values()):
             return self
         sizes = dict(self.bytes)
         for device, metric in sizes:

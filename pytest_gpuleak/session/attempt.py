@@ -14,11 +14,12 @@ from pytest_gpuleak.session.faults import Faults
 from pytest_gpuleak.session.peak_hooks import shared_meter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import CodeType
 
     from pytest_gpuleak.adapters.frameworks import Frameworks
     from pytest_gpuleak.engine.detect.counters import CounterWatch
+    from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.model.findings import Finding
@@ -55,6 +56,18 @@ class Attempt:
     def note_suspect(self, part: str, began: float) -> None:
         """Add the seconds since `began` to a suspect's ``check``, or to its parts ``reruns`` and ``search``."""
         self.suspect_s[part] = self.suspect_s.get(part, 0.0) + perf_counter() - began
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class EndedRun:
+    """A test whose teardown has ended. `seen` is called once what was left is known, before user code runs again."""
+
+    item: pytest.Item
+    nextitem: pytest.Item | None
+    attempt: Attempt
+    seen: Callable[[], object]
+    rebuilt: Sequence[OwnedSetup] = ()
+    """The wider fixtures that were torn down, and are set up again for a re-run."""
 
 
 class AttemptLog:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.model.outcomes import CHECKED
+from pytest_gpuleak.session.attempt import EndedRun
 from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.fixtures import is_of_unittest
 from pytest_gpuleak.session.helper_processes import HelperProcesses
@@ -48,18 +48,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.session.attempt import Attempt, AttemptLog
     from pytest_gpuleak.session.features.baseline import BaselineRun
     from pytest_gpuleak.session.rerun.subject import ItemSubject
-
-
-@dataclasses.dataclass(eq=False, repr=False)
-class EndedRun:
-    """A test whose teardown has ended. `seen` is called once what was left is known, before user code runs again."""
-
-    item: pytest.Item
-    nextitem: pytest.Item | None
-    attempt: Attempt
-    seen: Callable[[], object]
-    rebuilt: Sequence[OwnedSetup] = ()
-    """The wider fixtures that were torn down, and are set up again for a re-run."""
 
 
 class LeakCheck:
@@ -139,7 +127,7 @@ class LeakCheck:
         """Take what the body frees for values of fixtures that were torn down: the test's own reference is the last."""
         older = self.knowledge.older(self.tracker)
         older.teardown_begins()
-        with self.tracker.counters.apart.values_let_go():
+        with self.tracker.values_let_go():
             yield
         older.teardown_ends()
 
@@ -286,9 +274,10 @@ class LeakCheck:
     def _suspects(self, growth: Growth, policy: Policy, left: Sequence[object]) -> tuple[Growth, bool]:
         """Tell whether the test is a suspect, for what it has `left` or for its growth; return what is its own of that."""
         tracker, suspected = self.tracker, bool(left)
-        if tracker.is_worth_a_check(growth, policy):
+        let_go = self.knowledge.older(tracker).let_go(()) if not left and tracker.may_hide_growth else {}
+        if tracker.is_worth_a_check(growth.plus(let_go), policy):
             self._own_modules.keep()
-            growth, suspected = tracker.own_growth(growth, policy, suspected=suspected)
+            growth, suspected = tracker.own_growth(growth, policy, suspected=suspected, let_go=let_go)
         return growth, tracker.compiled() | tracker.opens_files() | suspected
 
     def _collect_garbage(self, arrays: list[object], growth: Growth, ended: EndedRun) -> tuple[Garbage | None, Growth]:

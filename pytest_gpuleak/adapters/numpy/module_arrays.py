@@ -8,6 +8,7 @@ from itertools import compress, repeat
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.adapters.untracked import MetArrays
 from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.safe_access import loaded_modules
 from pytest_gpuleak.model.source_files import is_installed
@@ -23,30 +24,30 @@ _CHUNK: Final = 2048
 """Objects that are looked into at once."""
 
 
-def module_arrays() -> dict[int, int]:
-    """Return the bytes of the memory behind arrays in globals, or in lists, dicts and tuples there, by its key."""
-    values = get_referents(*(names for module, names in loaded_modules().items() if _may_be_users(module, names)))
-    return _sizes_in(values)
-
-
-def arrays_in(objects: list[object]) -> dict[int, int]:
-    """Return the bytes of the memory behind arrays in these objects, or in lists, dicts and tuples there, by its key."""
-    found: dict[int, int] = {}
-    for start in range(0, len(objects), _CHUNK):
-        values = get_referents(*objects[start : start + _CHUNK])
-        found |= _sizes_in(values)
+def module_arrays() -> MetArrays:
+    """Return the arrays in globals, or in lists, dicts and tuples there."""
+    found = MetArrays({}, {})
+    _add(get_referents(*(names for module, names in loaded_modules().items() if _may_be_users(module, names))), found)
     return found
 
 
-def _sizes_in(values: list[Any]) -> dict[int, int]:
+def arrays_in(objects: list[object]) -> MetArrays:
+    """Return the arrays in these objects, or in lists, dicts and tuples there."""
+    found = MetArrays({}, {})
+    for start in range(0, len(objects), _CHUNK):
+        _add(get_referents(*objects[start : start + _CHUNK]), found)
+    return found
+
+
+def _add(values: list[Any], found: MetArrays) -> None:
     array_class: Any = extension_class("numpy", "ndarray")
     inner = get_referents(*(value for kind in _CONTAINERS for value in _of_type(values, kind)))
     arrays = [*_of_type(values, array_class), *_of_type(inner, array_class)]
-    if not arrays:
-        return {}
-    from pytest_gpuleak.adapters.numpy.memory import Ndarrays  # takes milliseconds to load
+    if arrays:
+        from pytest_gpuleak.adapters.numpy.memory import Ndarrays  # takes milliseconds to load
 
-    return dict(Ndarrays().sizes(arrays, ()))
+        reader = Ndarrays()
+        found.add(reader, arrays, reader.sizes(arrays, ()))
 
 
 def _may_be_users(module: str, names: dict[str, Any]) -> bool:

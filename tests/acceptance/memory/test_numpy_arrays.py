@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuleak.adapters.registry import untracked_array_counts
+from pytest_gpuleak.adapters.untracked import MetArrays
 from pytest_gpuleak.engine.judge.untracked import CUT
-from pytest_gpuleak.explain.untracked_arrays import ArrayWalk, HeapArrays
+from pytest_gpuleak.explain.untracked_arrays import HeapArrays
 
 if TYPE_CHECKING:
     from tests.conftest import Runner
@@ -548,7 +549,7 @@ def test_a_walk_that_was_cut_makes_a_note_or_fails_beyond_the_hosts_limit(
 def test_a_second_walk_that_was_cut_makes_a_note(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the first of two walks did not meet would look new."""
     monkeypatch.setattr(HeapArrays, "find", lambda *_: ([], None))
-    monkeypatch.setattr(HeapArrays, "walk", lambda _: ArrayWalk({1: 64 * MIB}, {}))
+    monkeypatch.setattr(HeapArrays, "walk", lambda _: MetArrays({1: 64 * MIB}, {}))
     found = run(
         """
         import numpy as np

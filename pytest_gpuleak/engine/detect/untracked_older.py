@@ -1,0 +1,96 @@
+"""Know the arrays that the collector does not track and that are older than the running test, as far as known.
+
+Those of modules when the first run began, of wider fixtures' setups, and what walks over the heap have met since. What a
+test lets go of them hides as much of what it adds: the host's counter tells their sum.
+"""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import suppress
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.adapters.registry import arrays_in, may_have_untracked_arrays, module_arrays
+from pytest_gpuleak.heap.collector import get_objects
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.adapters.untracked import MetArrays
+    from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
+
+
+class _Followed(weakref.ref[Any]):
+    __slots__ = ("key", "size")
+    key: int
+    size: int
+
+
+class UntrackedOlder:
+    """The older arrays of one process, by weak references and plain data."""
+
+    def __init__(self) -> None:
+        self._met: MetArrays | None = None
+        self._of_fixtures: dict[FixtureKey, MetArrays] = {}
+        self._followed: dict[int, _Followed] = {}
+        self._before: list[int] = []  # what had gone when a running setup or teardown began, outermost first
+        self._collecting = False
+        self.let_go = 0
+        """Bytes of older arrays that have gone since the run began, by their last reference and with no wider fixture."""
+
+    def begin_run(self) -> None:
+        """Begin a run, and note the arrays of modules once there may be any."""
+        if self._met is None and may_have_untracked_arrays():
+            with suppress(Exception):  # a run without these is judged with less certainty
+                self.note_all(module_arrays())
+        self._before.clear()
+        self.let_go = 0
+
+    def note_all(self, met: MetArrays) -> None:
+        """Note all arrays that a walk over the heap has met, in place of those of the walk before."""
+        self._met = met
+        self._follow(met)
+
+    def note_setup(self, fixture: FixtureKey) -> None:
+        """Note the arrays that a fixture's setup has made. The collector must see the setup's objects alone."""
+        if may_have_untracked_arrays():
+            with suppress(Exception):
+                # Without modules: reading one that is imported lazily would import it. In no variable, which would hold them.
+                met = arrays_in([one for one in get_objects() if type(one) is not ModuleType])
+                self._of_fixtures[fixture] = met
+                self._follow(met)
+
+    def begin_apart(self) -> None:
+        """Begin to leave out what goes in the setup or teardown of a wider fixture, as the counters do."""
+        self._before.append(self.let_go)
+
+    def end_apart(self) -> None:
+        """Leave out what has gone since it began."""
+        if self._before:
+            self.let_go = self._before.pop()
+
+    def forget(self, fixture: FixtureKey) -> None:
+        """Forget what a fixture's setup has made: it is torn down."""
+        self._of_fixtures.pop(fixture, None)
+
+    def note_collection(self, phase: str) -> None:
+        """Note that a collection of the whole heap begins or ends: what it frees is counted apart."""
+        self._collecting = phase == "start"
+
+    def alive(self) -> dict[int, int]:
+        """Return the bytes of the memory that is not known to be gone, by its key."""
+        alive = {} if self._met is None else self._met.alive()
+        for met in self._of_fixtures.values():
+            alive |= met.alive()
+        return alive
+
+    def _follow(self, met: MetArrays) -> None:
+        for key, handle in met.handles.items():
+            if key not in self._followed and (array := handle.array()) is not None:
+                one = self._followed[key] = _Followed(array, self._goes)
+                one.key, one.size = key, met.sizes[key]
+        array = None
+
+    def _goes(self, gone: _Followed) -> None:
+        del self._followed[gone.key]
+        if not self._collecting:
+            self.let_go += gone.size
