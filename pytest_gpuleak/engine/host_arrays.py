@@ -154,8 +154,11 @@ class HostArrays:
             if sought and grown >= self._least_residue:
                 with self._suspect.guard(EXPLAIN):
                     self._find_residue(compiled, confirmed=confirmed)
+        if self._replaced and self._last is None:
+            with self._suspect.guard(EXPLAIN):
+                self._walk()  # what has taken the place of older arrays is to be known too
         if self._last is not None:
-            self._suspect.tracker.untracked.note_all(self._last)
+            self._suspect.tracker.untracked.note_all(self._last, sum(self._grown[1:]) if self.suspected else 0)
 
     @property
     def _is_strict(self) -> bool:
@@ -231,22 +234,23 @@ class HostArrays:
     def _find_residue(self, compiled: int, *, confirmed: bool) -> None:
         """Choose among all arrays those that explain the first run's growth, and find out who holds them."""
         assert self._growth is not None
-        residue = Residue(self._left_by_first, compiled, self._suspect.tracker.untracked.alive(), self._born)
+        residue = Residue(self._grown[0], compiled, self._suspect.tracker.untracked.alive(), self._born)
         walk = self._walk()
         if walk is None or residue.new_bytes(walk.sizes) < self._least_residue:
             return
         with self._suspect.tracker.detector.whole_heap():
             collect(2)
             # What re-runs added is either still there, as what replaced the first run's, or garbage that was collected.
-            residue = dataclasses.replace(
-                residue, grown=min(self._left_by_first, self._left_by_first + self.heap.added)
-            )
+            residue = dataclasses.replace(residue, grown=min(self._grown[0], self._grown[0] + self.heap.added))
             heap = self._arrays()
             chosen, walk = residue.choose(heap)
             self._note(walk)
             with PausedCollector():
                 self._runs = UntrackedRuns(
-                    confirmed=confirmed, imported=self._growth.modules, sure=frozenset(self._born)
+                    confirmed=confirmed,
+                    imported=self._growth.modules,
+                    sure=frozenset(self._born),
+                    replaced=self._replaced,
                 )
                 self._explain(chosen, heap)
                 chosen.clear()

@@ -53,6 +53,7 @@ class CounterEvidence:
         """Bytes that the last run added to the host, as far as no array found so far explains them."""
         self.replaced_host = 0
         """Bytes of them that replaced older arrays which the collector does not track; of a first run, which is a bound."""
+        self._hidden_host = 0
         self._histories: list[AllocationHistory] = []
         self._limits = {
             probe.name: HostLimits(probe.judges, probe.floor) for probe in suspect.tracker.counters.host_probes
@@ -69,10 +70,10 @@ class CounterEvidence:
         Of a re-run that has run the test `twice`, what it has added beyond the first re-run is one run's.
         """
         self._given_back = {} if twice or self._suspect.tracker.was_collected else self._of_older()
-        self.replaced_host = 0 if self._runs else self._suspect.tracker.untracked.let_go
+        older = self._suspect.tracker.untracked
+        self._hidden_host = 0 if self._runs else older.let_go
         growth = self._settled(growth)
-        if not self._is_bound:
-            self.replaced_host = 0
+        self.replaced_host = older.credit if self._is_bound and not self._runs else 0
         if twice:
             growth = growth.beyond(self._runs[1].growth)
         if not self._runs:
@@ -211,7 +212,7 @@ class CounterEvidence:
 
     def _bounded(self, growth: Growth) -> Growth:
         if self._is_bound:
-            growth = growth.at_most().plus({"cpu": self.replaced_host})
+            growth = growth.at_most().plus({"cpu": self._hidden_host})
         return growth.plus(self._given_back)
 
     def _full_steps(self) -> tuple[SettleStep, ...]:

@@ -7,6 +7,7 @@ test lets go of them hides as much of what it adds: the host's counter tells the
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 
 class _Followed(weakref.ref[Any]):
-    __slots__ = ("key", "size")
+    __slots__ = ("group", "key", "size")
+    group: int
     key: int
     size: int
 
@@ -32,10 +34,11 @@ class UntrackedOlder:
         self._met: MetArrays | None = None
         self._of_fixtures: dict[FixtureKey, MetArrays] = {}
         self._followed: dict[int, _Followed] = {}
-        self._before: list[int] = []  # what had gone when a running setup or teardown began, outermost first
+        self._standing: list[int] = []  # bytes that are alive, by group: what one walk has met first
+        self._extra: list[int] = []  # bytes that are there because a test was run again, by group
+        self._gone: Counter[int] = Counter()
+        self._before: list[Counter[int]] = []  # what had gone when a running setup or teardown began, outermost first
         self._collecting = False
-        self.let_go = 0
-        """Bytes of older arrays that have gone since the run began, by their last reference and with no wider fixture."""
 
     def begin_run(self) -> None:
         """Begin a run, and note the arrays of modules once there may be any."""
@@ -43,12 +46,27 @@ class UntrackedOlder:
             with suppress(Exception):  # a run without these is judged with less certainty
                 self.note_all(module_arrays())
         self._before.clear()
-        self.let_go = 0
+        self._gone.clear()
 
-    def note_all(self, met: MetArrays) -> None:
-        """Note all arrays that a walk over the heap has met, in place of those of the walk before."""
+    @property
+    def let_go(self) -> int:
+        """The bytes of older arrays that have gone since the run began, by their last reference and with no wider fixture."""
+        return sum(self._gone.values())
+
+    @property
+    def credit(self) -> int:
+        """What of `let_go` is a credit: what re-runs have added of it is none. A test must not pass for letting that go."""
+        return sum(
+            min(gone, max(self._standing[group] + gone - self._extra[group], 0)) for group, gone in self._gone.items()
+        )
+
+    def note_all(self, met: MetArrays, extra: int = 0) -> None:
+        """Note all arrays that a walk over the heap has met, in place of those of the walk before.
+
+        Re-runs have added `extra` bytes of those that are new.
+        """
         self._met = met
-        self._follow(met)
+        self._follow(met, extra)
 
     def note_setup(self, fixture: FixtureKey) -> None:
         """Note the arrays that a fixture's setup has made. The collector must see the setup's objects alone."""
@@ -61,12 +79,12 @@ class UntrackedOlder:
 
     def begin_apart(self) -> None:
         """Begin to leave out what goes in the setup or teardown of a wider fixture, as the counters do."""
-        self._before.append(self.let_go)
+        self._before.append(self._gone.copy())
 
     def end_apart(self) -> None:
         """Leave out what has gone since it began."""
         if self._before:
-            self.let_go = self._before.pop()
+            self._gone = self._before.pop()
 
     def forget(self, fixture: FixtureKey) -> None:
         """Forget what a fixture's setup has made: it is torn down."""
@@ -83,14 +101,19 @@ class UntrackedOlder:
             alive |= met.alive()
         return alive
 
-    def _follow(self, met: MetArrays) -> None:
+    def _follow(self, met: MetArrays, extra: int = 0) -> None:
+        group = len(self._standing)
+        self._standing.append(0)
+        self._extra.append(extra)
         for key, handle in met.handles.items():
             if key not in self._followed and (array := handle.array()) is not None:
                 one = self._followed[key] = _Followed(array, self._goes)
-                one.key, one.size = key, met.sizes[key]
-        array = None
+                one.group, one.key, one.size = group, key, met.sizes[key]
+                self._standing[group] += one.size
+        array = None  # the frame would hold it
 
     def _goes(self, gone: _Followed) -> None:
         del self._followed[gone.key]
+        self._standing[gone.group] -= gone.size
         if not self._collecting:
-            self.let_go += gone.size
+            self._gone[gone.group] += gone.size

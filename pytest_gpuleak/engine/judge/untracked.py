@@ -31,6 +31,7 @@ class UntrackedRuns:
         survivors: memory that the recorded re-run added, if there is one (`grows`), or the first run may have left.
         gone: sizes of memory that was freed during the recorded re-run, with their number.
         imported: the modules that the first run imported: their own arrays are no residue.
+        replaced: bytes of older arrays that the first run has let go: a credit of what it has left.
         sure: keys of memory that the first run certainly left; other memory was chosen by its size.
         libraries: source files of holders that are installed libraries'.
     """
@@ -41,6 +42,7 @@ class UntrackedRuns:
     confirmed: bool = True
     imported: tuple[str, ...] = ()
     sure: frozenset[int] = frozenset()
+    replaced: int = 0
     libraries: frozenset[str] = frozenset()
 
 
@@ -121,7 +123,8 @@ def _is_residue(survivor: Survivor, runs: UntrackedRuns) -> bool:
 def _judge_residue(survivors: Sequence[Survivor], runs: UntrackedRuns, policy: Policy) -> tuple[Finding, ...]:
     everything = frozenset(range(len(survivors)))
     alive = (everything, everything) if runs.confirmed else (everything,)
-    found = judge(Evidence(tuple(survivors), alive), policy) if survivors else ()
+    evidence = Evidence(tuple(survivors), alive, let_go={"cpu": runs.replaced})
+    found = judge(evidence, policy) if survivors else ()
     return tuple(
         dataclasses.replace(one, failed=one.failed and not (one.holder and one.holder.file in runs.libraries))
         for one in found
