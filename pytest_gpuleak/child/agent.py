@@ -161,7 +161,7 @@ class Agent:
         arrays = tracker.left_arrays()
         suspected = bool(arrays)
         if tracker.is_worth_a_check(growth, policy):
-            growth, suspected = tracker.own_growth(growth, policy, suspected=suspected)
+            growth, suspected = tracker.own_growth(growth, policy, {}, suspected=suspected)
         return arrays, growth, suspected
 
     def _check(

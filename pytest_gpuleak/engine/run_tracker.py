@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.arrays import array_types
 from pytest_gpuleak.adapters.nvml.driver import LazyNvml
@@ -46,9 +45,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.readings import Growth
 
     AroundCleanUp = Callable[[Literal["gc.collect", "empty_cache"], Callable[[], Any]], Any]
-
-
-_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class RunTracker:
@@ -249,10 +245,7 @@ class RunTracker:
 
     @property
     def may_hide_growth(self) -> bool:
-        """Whether the run may have made memory that no look at young objects finds, and that older arrays may hide.
-
-        What a full collection has freed is told apart: it may have been garbage.
-        """
+        """Whether older arrays that the run let go may hide what no look at young objects finds; garbage is told apart."""
         return not self.was_collected and (self.may_have_added_arrays or self.may_have_made_gradients)
 
     def is_worth_a_check(self, growth: Growth, policy: Policy) -> bool:
@@ -294,7 +287,7 @@ class RunTracker:
         return growth._replace(bytes=sizes)
 
     def own_growth(
-        self, growth: Growth, policy: Policy, *, suspected: bool, let_go: Mapping[str, int] = _NOTHING
+        self, growth: Growth, policy: Policy, let_go: Mapping[str, int], *, suspected: bool
     ) -> tuple[Growth, bool]:
         """Return growth without what frameworks keep, and whether the run is suspected: it already was, or this is worth a check.
 
@@ -373,11 +366,24 @@ class RunTracker:
         for listener in reversed(self._listeners):
             listener.teardown_ends(fixture)
 
+    @property
+    def held_by_released(self) -> bool:
+        """Whether a higher-scoped fixture that was torn down since the run began had held something of the test's."""
+        return self.ownership.held_by_released or self.counters.apart.held_by_released
+
+    def before_teardown(self, definition: object) -> None:
+        """Note whether a higher-scoped fixture, pytest's `FixtureDef`, leads to what the test has left: also in a cycle."""
+        left = set(map(id, self.detector.look()))
+        if left and not self.ownership.held_by_released:
+            from pytest_gpuleak.explain.lasting_roots import leads_to  # most tests leave nothing
+
+            self.ownership.held_by_released = leads_to(definition, left, self.frameworks.reference_finders())
+
     @contextmanager
     def values_let_go(self) -> Iterator[None]:
         """Take what the body frees for values of fixtures that were torn down: the test's own reference is the last."""
         self.untracked.begin_apart()
-        with self.counters.apart.values_let_go():
+        with self.counters.apart.values_let_go(), self.ownership.values_let_go():
             yield
         self.untracked.end_apart()
 

@@ -56,7 +56,7 @@ class SuspectEvidence:
         self.rings: Mapping[int, Holder] = {} if first.garbage is None else first.garbage.rings
         """Rings of garbage, by the id of their array."""
         freed = () if first.garbage is None else first.garbage.freed
-        self.runs = Runs(tracker, guard, freed, rebuilds=suspect.subject.rebuilds)
+        self.runs = Runs(tracker, guard, freed, rebuilds=suspect.subject.rebuilds and tracker.held_by_released)
         self.holders = Holders(tracker, knowledge, self.runs, guard)
         self.counters = CounterEvidence(suspect, self.runs)
         self.programs = ProgramEvidence(suspect)

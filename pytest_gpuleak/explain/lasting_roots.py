@@ -162,6 +162,14 @@ class LastingRoots:
                 yield name, namespace
 
 
+def leads_to(definition: object, wanted: Collection[int], frameworks: Sequence[ReferenceFinder]) -> bool:
+    """Tell whether the value of pytest's `FixtureDef` leads to a `wanted` object, or may: the walk was cut."""
+    with PausedCollector():
+        walk = _Walk((), wanted)
+        walk.follow_fixture(definition)
+        return not walk.run(frameworks) or bool(walk.met)
+
+
 class _Walk:
     """Walks down, breadth first; `found` has the referrers that are not `young`, by the id of what they refer to.
 
@@ -175,7 +183,7 @@ class _Walk:
         self._wanted = wanted
         self._objects: list[Any] = []
         self._pending: deque[Any] = deque()
-        self._harness: dict[int, bool] = {}
+        self._away: dict[int, bool] = {}
 
     def add(self, value: object, holder: object) -> None:
         """Note that `holder` refers to a value."""
@@ -214,8 +222,8 @@ class _Walk:
         self.add(result[0], result)
         self.follow(result[0])
 
-    def run(self, frameworks: Sequence[ReferenceFinder]) -> None:
-        """Walk, as far as `MAX_WALKED` references, and to what native code keeps for the objects met."""
+    def run(self, frameworks: Sequence[ReferenceFinder]) -> bool:
+        """Walk, as far as `MAX_WALKED` references, and to what native code keeps for the objects met; tell whether to the end."""
         met: set[int] = set()
         room = MAX_WALKED
         while self._pending and room > 0:
@@ -234,12 +242,16 @@ class _Walk:
             for value in framework.below(self._objects):
                 self._meet(value)
         self._objects.clear()  # the search would follow this list as one more holder of each
+        return room >= 0 and not self._pending
 
     def _leads_away(self, value: object) -> bool:
         kind = type(value)
-        if id(kind) not in self._harness:
-            self._harness[id(kind)] = any(safe_access.in_package(kind, package) for package in _HARNESS)
-        return self._harness[id(kind)] or reaches_everything(value)
+        if kind is dict:
+            return reaches_everything(value)
+        if id(kind) not in self._away:  # for all but a dict its class decides
+            in_harness = any(safe_access.in_package(kind, package) for package in _HARNESS)
+            self._away[id(kind)] = in_harness or reaches_everything(value)
+        return self._away[id(kind)]
 
 
 def _may_hold(value: object, module: str) -> bool:

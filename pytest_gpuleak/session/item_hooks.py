@@ -144,8 +144,10 @@ class RuntestHooks(FixtureHooks):
 
     def before_teardown(self, fixturedef: Any, node: Any) -> None:
         """Search for the holders of what waits, which the fixture may own and its teardown would free unexplained."""
-        if not self._attempts.rerunning and may_free(fixturedef, node):
-            self._check.late.explain()
+        if not self._attempts.rerunning:
+            self._check.tracker.before_teardown(fixturedef)
+            if may_free(fixturedef, node):
+                self._check.late.explain()
 
     def note_fault(self, stage: str, node: Any, error: BaseException) -> None:
         """Give up the test, which cannot be judged without this step."""

@@ -277,7 +277,7 @@ class LeakCheck:
         let_go = self.knowledge.older(tracker).let_go(()) if not left and tracker.may_hide_growth else {}
         if tracker.is_worth_a_check(growth.plus(let_go), policy):
             self._own_modules.keep()
-            growth, suspected = tracker.own_growth(growth, policy, suspected=suspected, let_go=let_go)
+            growth, suspected = tracker.own_growth(growth, policy, let_go, suspected=suspected)
         return growth, tracker.compiled() | tracker.opens_files() | suspected
 
     def _collect_garbage(self, arrays: list[object], growth: Growth, ended: EndedRun) -> tuple[Garbage | None, Growth]:

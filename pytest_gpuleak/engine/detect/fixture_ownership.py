@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.bulk import read_and_hold
 from pytest_gpuleak.heap.weak_references import weak_reference
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pytest_gpuleak.adapters.bulk import Held
     from pytest_gpuleak.adapters.protocol import ArrayFramework
@@ -54,6 +55,8 @@ class FixtureOwnership:
         self._before: list[set[int]] = []  # ids that were there when a running teardown began, outermost first
         self.others: set[int] = set()
         """Ids of arrays in the test's epoch that higher-scoped fixtures made during their teardown."""
+        self.held_by_released = False
+        """Whether a fixture that was torn down since the test began had held an array of the test's."""
 
     @property
     def active_ids(self) -> frozenset[int]:
@@ -62,6 +65,7 @@ class FixtureOwnership:
 
     def begin(self) -> None:
         """Begin a test: nothing is its own yet."""
+        self.held_by_released = False
         if self.own or self._owners or self._before or self.others:
             self.own.clear()
             self._owners.clear()
@@ -113,11 +117,27 @@ class FixtureOwnership:
         if setup in self._owners:  # its setup has failed
             self._owners.remove(setup)
         elif self._before:
-            there_before = self._before.pop() | self.others
-            born = [array for array in self.detector.look() if id(array) not in there_before]
+            there_before, now = self._before.pop(), self.detector.look()
+            self._compare(there_before, now)
+            born = [array for array in now if id(array) not in there_before | self.others]
+            now.clear()
             self._add(setup, born)
             self.others.update(map(id, born))
         self._released.append(setup)
+
+    @contextmanager
+    def values_let_go(self) -> Iterator[None]:
+        """Take what the body frees for values of fixtures that were torn down."""
+        if self.held_by_released or not self._released:
+            yield
+            return
+        there_before = {id(array) for array in self.detector.look()}
+        yield
+        self._compare(there_before, self.detector.look())
+
+    def _compare(self, there_before: set[int], now: list[object]) -> None:
+        # What the test made before a higher-scoped fixture is not in sight.
+        self.held_by_released |= bool(self.own) or not there_before <= set(map(id, now))
 
     def released(self) -> list[OwnedSetup]:
         """Return the fixtures torn down since the last call."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from pytest_gpuleak.adapters.untracked import LEAST_HELD
 from pytest_gpuleak.model.readings import HOST, Key
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class GrowthApart:
         self._set_up: set[FixtureKey] = set()
         self._to_go: dict[Key, int] = {}
         self._others_filled = False
+        self.held_by_released = False
+        """Whether a fixture that was torn down since the run began let go of more than its setup had added."""
 
     def begin(self) -> None:
         """Begin a run of a test."""
@@ -44,7 +47,7 @@ class GrowthApart:
         self._levels.clear()
         self._set_up.clear()
         self._to_go.clear()
-        self._others_filled = False
+        self._others_filled = self.held_by_released = False
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:  # noqa: ARG002
         """Stop counting growth for the test."""
@@ -89,6 +92,7 @@ class GrowthApart:
         booked = level.inner
         for key, size in self._counters.added(level.before, self._counters.read()).items():
             rest, to_go = size - booked.get(key, 0), self._to_go.get(key, 0)
+            self.held_by_released |= rest + to_go < -(LEAST_HELD if key[0] == HOST else 0)
             if key[0] == HOST and self._others_filled:
                 booked[key] = size
             elif rest < 0 < to_go:
