@@ -11,7 +11,7 @@ from pytest_gpuleak.adapters.cupy.framework import CupyFramework
 from pytest_gpuleak.adapters.frameworks import Frameworks
 from pytest_gpuleak.adapters.jax.framework import JaxFramework
 from pytest_gpuleak.adapters.mlx.framework import MlxFramework
-from pytest_gpuleak.adapters.numpy.dtype_references import DtypeReferences
+from pytest_gpuleak.adapters.numpy.array_references import ArrayReferences
 from pytest_gpuleak.adapters.numpy.framework import NumpyFramework
 from pytest_gpuleak.adapters.tensorflow.framework import TensorFlowFramework
 from pytest_gpuleak.adapters.torch.framework import TorchFramework
@@ -34,7 +34,7 @@ FRAMEWORKS: Final[tuple[Callable[[], Framework], ...]] = (
 )
 """The plugin's frameworks, a factory each. Creating a framework does not import the library."""
 
-_DTYPES: Final = DtypeReferences()
+_ARRAY_REFERENCES: Final = ArrayReferences()
 
 
 def own_frameworks() -> Frameworks:
@@ -126,14 +126,19 @@ def module_arrays() -> MetArrays:
 def untracked_array_counts() -> list[int]:
     """Return numbers of which one rises with each untracked array that is made, as a rule; empty where none is known."""
     try:
-        return _DTYPES.counts() if may_have_untracked_arrays() else []
+        return _ARRAY_REFERENCES.counts() if may_have_untracked_arrays() else []
     except Exception:  # noqa: BLE001 - a numpy that is half imported: growth is judged as if arrays had been added
         return []
 
 
 def have_added_arrays(before: list[int], now: list[int]) -> bool | None:
-    """Tell from two answers of `untracked_array_counts` whether arrays were added between them; None where unknown."""
-    return any(map(gt, now, before)) if now and len(before) == len(now) else None
+    """Tell from two answers of `untracked_array_counts` whether arrays were added between them; None where unknown.
+
+    Arrays that have gone meanwhile may hide as many new ones.
+    """
+    if not now or len(before) != len(now):
+        return None
+    return any(map(gt, now, before)) or (None if any(map(gt, before, now)) else False)
 
 
 def arrays_in(objects: list[object]) -> MetArrays:

@@ -60,6 +60,36 @@ def test_a_little_growth_with_a_new_array_is_always_checked_again(run: Runner) -
     assert set(found.verdicts.values()) == {"clean"}
 
 
+@pytest.mark.parametrize("dtype", ["RECORD", "'U8'", "'M8[s]'", "'>f4'"])
+def test_arrays_of_dtypes_that_are_not_of_numpys_own_are_found(run: Runner, dtype: str) -> None:
+    found = run(
+        f"""
+        import numpy as np
+
+        RECORD, KEPT = np.dtype([("weight", "f8"), ("count", "i4")]), []
+
+        def test_keeps():
+            KEPT.append(np.zeros(2**18, {dtype}))
+        """
+    )
+    assert found.verdicts == {"test_keeps": "leaked"}
+
+
+def test_arrays_that_the_first_run_lets_go_of_hide_no_new_one(run: Runner) -> None:
+    found = run(
+        """
+        import numpy as np
+
+        OLDER, KEPT = [np.ones(10) for _ in range(100)], []
+
+        def test_keeps():
+            OLDER.clear()
+            KEPT.append(np.ones(2**17))
+        """
+    )
+    assert found.verdicts == {"test_keeps": "leaked"}
+
+
 @pytest.mark.parametrize("added", ["np.ones(2**18)", "[np.ones(128) for _ in range(2048)]"])
 def test_a_slow_test_that_adds_arrays_is_run_again(run: Runner, added: str) -> None:
     found = run(
