@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.adapters.arrays import array_types
 from pytest_gpuleak.adapters.nvml.driver import LazyNvml
 from pytest_gpuleak.adapters.registry import (
-    have_added_arrays,
     mapped_files,
     may_have_untracked_arrays,
     opened_count,
-    untracked_array_counts,
 )
 from pytest_gpuleak.adapters.storages import are_shared_storages
 from pytest_gpuleak.engine.detect.counters import CounterWatch
@@ -86,7 +84,6 @@ class RunTracker:
         self._mapped = 0
         self.opened_files = False
         """Whether the last run left more files mapped."""
-        self._array_counts: list[int] = []
         self._node_counts: list[int | None] = [None]
         self._full_collections = 0
         self.threads: frozenset[int] = frozenset()
@@ -166,7 +163,6 @@ class RunTracker:
         self.threads = running_threads()
         self.threaded = False
         self.untracked.begin_run()
-        self._array_counts = untracked_array_counts()
         self._node_counts = self.frameworks.node_counts()
         self.ownership.begin()
         self.counters.begin()
@@ -222,9 +218,7 @@ class RunTracker:
     @property
     def has_added_arrays(self) -> bool | None:
         """Whether the run has left more untracked arrays than there were, as a rule; None where their number is unknown."""
-        if self.untracked.let_go:
-            return None  # those that have gone hide as many
-        return have_added_arrays(self._array_counts, untracked_array_counts())
+        return self.untracked.has_added
 
     def least_host_growth(self, policy: Policy) -> int:
         """Return the smallest growth of the host's memory, in bytes, for which the last run is examined.

@@ -12,7 +12,13 @@ from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.registry import arrays_in, may_have_untracked_arrays, module_arrays
+from pytest_gpuleak.adapters.registry import (
+    arrays_in,
+    have_added_arrays,
+    may_have_untracked_arrays,
+    module_arrays,
+    untracked_array_counts,
+)
 from pytest_gpuleak.heap.collector import get_objects
 
 if TYPE_CHECKING:
@@ -37,7 +43,9 @@ class UntrackedOlder:
         self._standing: list[int] = []  # bytes that are alive, by group: what one walk has met first
         self._extra: list[int] = []  # bytes that are there because a test was run again, by group
         self._gone: Counter[int] = Counter()
-        self._before: list[Counter[int]] = []  # what had gone when a running setup or teardown began, outermost first
+        # What had gone, and the counts, when a running setup or teardown began, outermost first.
+        self._before: list[tuple[Counter[int], list[int]]] = []
+        self._counts: list[int] = []
         self._collecting = False
 
     def begin_run(self) -> None:
@@ -47,6 +55,14 @@ class UntrackedOlder:
                 self.note_all(module_arrays())
         self._before.clear()
         self._gone.clear()
+        self._counts = untracked_array_counts()
+
+    @property
+    def has_added(self) -> bool | None:
+        """Whether the run has left more arrays than there were, as a rule; None where their number is unknown."""
+        if self._gone:
+            return None  # those that have gone hide as many
+        return have_added_arrays(self._counts, untracked_array_counts())
 
     @property
     def let_go(self) -> int:
@@ -78,13 +94,17 @@ class UntrackedOlder:
                 self._follow(met)
 
     def begin_apart(self) -> None:
-        """Begin to leave out what goes in the setup or teardown of a wider fixture, as the counters do."""
-        self._before.append(self._gone.copy())
+        """Begin to leave out what is made and goes in the setup or teardown of a wider fixture, as the counters do."""
+        self._before.append((self._gone.copy(), untracked_array_counts()))
 
     def end_apart(self) -> None:
-        """Leave out what has gone since it began."""
-        if self._before:
-            self._gone = self._before.pop()
+        """Leave out what was made and has gone since it began."""
+        if not self._before:
+            return
+        self._gone, then = self._before.pop()
+        if not self._before:
+            moved = zip(self._counts, then, untracked_array_counts(), strict=False)
+            self._counts = [count + now - before for count, before, now in moved]
 
     def forget(self, fixture: FixtureKey) -> None:
         """Forget what a fixture's setup has made: it is torn down."""

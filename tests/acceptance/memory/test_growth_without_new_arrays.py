@@ -90,6 +90,27 @@ def test_arrays_that_the_first_run_lets_go_of_hide_no_new_one(run: Runner) -> No
     assert found.verdicts == {"test_keeps": "leaked"}
 
 
+def test_arrays_that_go_with_a_wider_fixture_hide_no_new_one(run: Runner) -> None:
+    found = run(
+        """
+        import numpy as np, pytest
+
+        KEPT = []
+
+        @pytest.fixture(scope="module")
+        def data():
+            return [np.array([1.0] * 2**17)]
+
+        def test_uses(data):
+            pass
+
+        def test_keeps():
+            KEPT.append(np.array([1.0] * 2**17))
+        """
+    )
+    assert found.verdicts == {"test_uses": "clean", "test_keeps": "leaked"}
+
+
 @pytest.mark.parametrize("added", ["np.ones(2**18)", "[np.ones(128) for _ in range(2048)]"])
 def test_a_slow_test_that_adds_arrays_is_run_again(run: Runner, added: str) -> None:
     found = run(
