@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 class HostArrays:
     """Collect what each run of a suspect added to the heap, and the arrays behind it."""
 
-    def __init__(self, suspect: Suspect) -> None:
+    def __init__(self, suspect: Suspect, up: frozenset[str]) -> None:
         self._suspect = suspect
+        self._up = up
         self._grown: list[int] = []
         self._added: list[bool] = []
         self._before: MetArrays | None = None  # when the recorded run began
@@ -251,6 +252,7 @@ class HostArrays:
                     imported=self._growth.modules,
                     sure=frozenset(self._born),
                     replaced=self._replaced,
+                    up=self._up,
                 )
                 self._explain(chosen, heap)
                 chosen.clear()

@@ -60,7 +60,7 @@ class SuspectEvidence:
         self.holders = Holders(tracker, knowledge, self.runs, guard)
         self.counters = CounterEvidence(suspect, self.runs)
         self.programs = ProgramEvidence(suspect)
-        self.untracked = HostArrays(suspect)
+        self.untracked = HostArrays(suspect, self._up)
         self.counters.watched_growth = self.untracked.watched
         self.lenders = Lenders(suspect)
         self.files = OpenFiles(suspect)

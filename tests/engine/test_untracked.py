@@ -87,6 +87,16 @@ def test_the_tables_of_a_module_that_was_imported_are_no_residue() -> None:
     assert judged(UntrackedRuns(survivors, imported=("tables",))) == [("retained", "tables_of_mine.TABLE", MIB, True)]
 
 
+def test_what_a_wider_fixture_alone_holds_is_a_note_while_it_is_set_up() -> None:
+    held = left(MIB, "fixture 'data'", kind="fixture")
+    for up, failed in ((frozenset({"fixture 'data'"}), False), (frozenset({"fixture 'other'"}), True)):
+        assert judged(UntrackedRuns((held,), up=up)) == [("retained", "fixture 'data'", MIB, failed)]
+    held = held._replace(others=(Holder("module", "app.KEPT", "app.KEPT[0]", (PathStep("[0]", "list"),)),))
+    assert judged(UntrackedRuns((held,), up=frozenset({"fixture 'data'"}))) == [
+        ("retained", "fixture 'data'", MIB, True)
+    ]
+
+
 def test_memory_without_a_holder_is_blamed_only_where_the_run_surely_left_it() -> None:
     nameless = left(MIB, "nothing", kind="unknown", storage=7)
     assert judged(UntrackedRuns((nameless,))) == []

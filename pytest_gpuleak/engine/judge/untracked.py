@@ -34,6 +34,7 @@ class UntrackedRuns:
         replaced: bytes of older arrays that the first run has let go: a credit of what it has left.
         sure: keys of memory that the first run certainly left; other memory was chosen by its size.
         libraries: source files of holders that are installed libraries'.
+        up: roots of the wider fixtures that are still set up (see `Evidence.up`).
     """
 
     survivors: tuple[Survivor, ...] = ()
@@ -44,6 +45,7 @@ class UntrackedRuns:
     sure: frozenset[int] = frozenset()
     replaced: int = 0
     libraries: frozenset[str] = frozenset()
+    up: frozenset[str] = frozenset()
 
 
 def judge_untracked(runs: UntrackedRuns, policy: Policy, *, frames_count: bool) -> tuple[Finding, ...]:
@@ -123,7 +125,7 @@ def _is_residue(survivor: Survivor, runs: UntrackedRuns) -> bool:
 def _judge_residue(survivors: Sequence[Survivor], runs: UntrackedRuns, policy: Policy) -> tuple[Finding, ...]:
     everything = frozenset(range(len(survivors)))
     alive = (everything, everything) if runs.confirmed else (everything,)
-    evidence = Evidence(tuple(survivors), alive, let_go={"cpu": runs.replaced})
+    evidence = Evidence(tuple(survivors), alive, let_go={"cpu": runs.replaced}, up=runs.up)
     found = judge(evidence, policy) if survivors else ()
     return tuple(
         dataclasses.replace(one, failed=one.failed and not (one.holder and one.holder.file in runs.libraries))

@@ -295,6 +295,39 @@ CLEAN = """
 """
 
 
+def test_what_a_wider_fixture_holds_is_a_note_unless_it_grows(run: Runner) -> None:
+    found = run(
+        """
+        import numpy as np, pytest
+
+        @pytest.fixture(scope="module")
+        def data():
+            return {"log": []}
+
+        def test_sets_up(data):
+            pass
+
+        def test_replaces(data):
+            data["last"] = np.ones(2**18)
+
+        def test_grows(data):
+            data["log"].append(np.ones(2**18))
+
+        def test_last(data):
+            pass
+        """,
+        apart=True,
+    )
+    assert found.verdicts == {
+        "test_sets_up": "clean",
+        "test_replaces": "noted",
+        "test_grows": "leaked",
+        "test_last": "clean",
+    }
+    (note,) = found.tests["test_replaces"]["findings"]
+    assert (note["kind"], note["until_teardown"], note["holder"]["root"]) == ("retained", True, "fixture 'data'")
+
+
 def test_a_clean_suite(run: Runner) -> None:
     found = run(CLEAN, apart=True)
     found.result.assert_outcomes(passed=17)
