@@ -152,7 +152,7 @@ class CounterWatch:
                 growth[key] -= size
         added = list(sys.modules)[self._modules :] if len(sys.modules) > self._modules else []
         modules = tuple(name for name in added if type(name) is str)
-        imported = len(modules) * MODULE_BYTES
+        imported = max(len(modules) - self.apart.imported, 0) * MODULE_BYTES
         first_used: frozenset[str] = frozenset()
         if len(self._after) > len(self._host):
             if self._after.keys() != self._before.keys():

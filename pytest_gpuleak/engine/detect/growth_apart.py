@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -32,6 +33,8 @@ class GrowthApart:
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
         self.sizes: dict[Key, int] = {}
+        self.imported = 0
+        """Modules imported meanwhile: what they take is in `sizes`, and excuses no growth of the test's own."""
         self._levels: list[_Level] = []
         self._owned: dict[FixtureKey, dict[Key, int]] = {}
         self._set_up: set[FixtureKey] = set()
@@ -44,6 +47,7 @@ class GrowthApart:
         """Begin a run of a test."""
         if self.sizes:
             self.sizes = {}
+        self.imported = 0
         self._levels.clear()
         self._set_up.clear()
         self._to_go.clear()
@@ -62,6 +66,7 @@ class GrowthApart:
         self._owned[fixture] = {key: size - level.inner.get(key, 0) for key, size in added.items()}
         self._set_up.add(fixture)
         self._leave_out(added)
+        self._leave_out_imports(level)
 
     def teardown_begins(self, fixture: FixtureKey) -> None:  # noqa: ARG002
         """Read the counters before the fixture's finalizers."""
@@ -100,6 +105,8 @@ class GrowthApart:
                 self._to_go[key] = to_go - freed
                 booked[key] = booked.get(key, 0) - freed
         self._leave_out(booked)
+        if self._others_filled:
+            self._leave_out_imports(level)
 
     def _leave_out(self, added: Mapping[Key, int]) -> None:
         """Count what was added for no test, and not for the fixture in whose setup or teardown it was added."""
@@ -107,21 +114,27 @@ class GrowthApart:
         for key, size in added.items():
             inner[key] = inner.get(key, 0) + size
 
+    def _leave_out_imports(self, level: _Level) -> None:
+        if not self._levels:
+            self.imported += max(len(sys.modules) - level.modules, 0)
+
     @contextmanager
     def kept_apart(self) -> Iterator[None]:
         """Leave what the body adds out of the test's growth: the plugin works in the middle of the test."""
-        before = self._counters.read()
+        level = _Level(self._counters.read())
         try:
             yield
         finally:
-            self._leave_out(self._counters.added(before, self._counters.read()))
+            self._leave_out(self._counters.added(level.before, self._counters.read()))
+            self._leave_out_imports(level)
 
 
 class _Level:
-    """A higher-scoped fixture's setup or teardown in progress: counters before it, and growth of fixtures within it."""
+    """A higher-scoped fixture's setup or teardown in progress: counters and modules before it, and growth of fixtures within it."""
 
-    __slots__ = ("before", "inner")
+    __slots__ = ("before", "inner", "modules")
 
     def __init__(self, before: dict[Key, int]) -> None:
         self.before = before
         self.inner: dict[Key, int] = {}
+        self.modules = len(sys.modules)

@@ -328,6 +328,29 @@ def test_what_a_wider_fixture_holds_is_a_note_unless_it_grows(run: Runner) -> No
     assert (note["kind"], note["until_teardown"], note["holder"]["root"]) == ("retained", True, "fixture 'data'")
 
 
+def test_what_a_wider_fixture_imports_excuses_nothing_of_the_test(run: Runner) -> None:
+    found = run(
+        """
+        import sys, types
+        import numpy as np, pytest
+
+        KEPT = {}
+
+        @pytest.fixture(scope="module")
+        def imports():
+            for number in range(16):
+                sys.modules[f"imported_{number}"] = types.ModuleType(f"imported_{number}")
+
+        def test_keeps(imports):
+            KEPT["once"] = np.ones(2**18)
+
+        def test_last(imports):
+            pass
+        """
+    )
+    assert found.verdicts == {"test_keeps": "leaked", "test_last": "clean"}
+
+
 def test_a_clean_suite(run: Runner) -> None:
     found = run(CLEAN, apart=True)
     found.result.assert_outcomes(passed=17)
