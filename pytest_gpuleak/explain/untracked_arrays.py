@@ -109,7 +109,7 @@ class HeapArrays:
                 arrays = _of_type(parts[-1], array_class)
                 sizes = self.reader.sizes(arrays, self._others)
                 found += [array for array, one in zip(arrays, sizes, strict=True) if wanted(*one)]
-                for inner in filter(None, map(self.reader.elements, arrays)):
+                for inner in filter(None, map(self._inside, arrays)):
                     parts_of_array = _of_type(inner, array_class)
                     found += [one for one in parts_of_array if wanted(*self.reader.sizes([one], self._others)[0])]
                 hidden = [one for kind in (dict, tuple) for one in _of_type(parts[-1], kind)]
@@ -137,6 +137,15 @@ class HeapArrays:
         """Return an array's metadata; None if it has no memory on the heap."""
         return self.reader.read(array, self._others)
 
+    def _inside(self, array: object) -> list[object]:
+        """Return the elements of an array of objects, with what the dicts and tuples among them hold that are untracked too."""
+        found = nested = self.reader.elements(array)
+        for _ in range(_NESTED if found else 0):  # of most arrays there are none
+            containers = [one for kind in (dict, tuple) for one in _of_type(nested, kind)]
+            nested = get_referents(*filterfalse(is_tracked, containers))
+            found = found + nested
+        return found
+
     def _batches(self, walk: HeapWalk) -> Iterator[list[Any]]:
         """Yield the arrays that something other than an array holds, or an array of objects, some repeatedly."""
         array_class = self.reader.array_type()
@@ -154,7 +163,7 @@ class HeapArrays:
             arrays = [value for value, mark in zip(batch.objects, marks, strict=True) if mark]
             while arrays:
                 met.update(map(id, arrays))
-                inner = [value for array in arrays for value in sieve.pick(self.reader.elements(array))]
+                inner = [value for array in arrays for value in sieve.pick(self._inside(array))]
                 yield arrays
                 arrays = [value for value in inner if id(value) not in met]
                 inner.clear()

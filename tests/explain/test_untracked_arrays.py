@@ -34,6 +34,7 @@ class Model:
 KEEPERS: dict[str, tuple[Callable[[Any], object], str | None]] = {
     "tuple in a dict": (lambda array: {"x": (array,)}, "['x'][0]"),
     "array of objects": (lambda array: np.array([array, None], dtype=object), "[0]"),
+    "dict in an array of objects": (lambda array: np.array([{"x": array}, None], dtype=object), "[0]['x']"),
     "attribute": (Model, ".weights"),
     "flat": (lambda array: array.flat, ".base"),
     "unseen": (lambda array: {"x": (array.flat,)}, "['x'][0].base"),
@@ -80,8 +81,13 @@ def test_whatever_keeps_an_array_is_met_and_named(app: Any) -> None:
         assert path is None or path in named[name], (name, named[name])
 
 
+@pytest.mark.parametrize(
+    "keep", [lambda array: array, KEEPERS["dict in an array of objects"][0]], ids=["array", "objects"]
+)
 @pytest.mark.parametrize("by_user", [False, True])
-def test_lines_are_traced_and_the_user_s_tracing_goes_on(app: Any, by_user: bool) -> None:
+def test_lines_are_traced_and_the_user_s_tracing_goes_on(
+    app: Any, by_user: bool, keep: Callable[[Any], object]
+) -> None:
     if tracemalloc.is_tracing():
         pytest.skip("the tests are traced")
     heap, lines = HeapArrays([]), TracedLines(__file__.__eq__)
@@ -91,9 +97,9 @@ def test_lines_are_traced_and_the_user_s_tracing_goes_on(app: Any, by_user: bool
         before = heap.walk()
         assert before is not None
         lines.start()
-        app.HISTORY.append(np.zeros(ELEMENTS))
+        app.HISTORY.append(keep(np.zeros(ELEMENTS)))
         (line,) = lines.of_new(heap, before.alive()).values()
-        assert line.code == "app.HISTORY.append(np.zeros(ELEMENTS))"
+        assert line.code == "app.HISTORY.append(keep(np.zeros(ELEMENTS)))"
         lines.stop()
         assert tracemalloc.is_tracing() is by_user
     finally:
