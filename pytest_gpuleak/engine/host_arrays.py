@@ -181,8 +181,7 @@ class HostArrays:
         """Tell whether only the first run may have left arrays; a recorded run may have replaced what it left."""
         if not self._runs.grows:
             return not (confirmed and self.suspected)
-        # The recorded run began without garbage, and the heap was collected after it: what is added by now grows.
-        return not self.judge() and 2 * self.heap.added < self._left_by_first
+        return not self.judge()
 
     def judge(self) -> tuple[Finding, ...]:
         """Return the findings on the arrays found, or a note if a walk for them was cut."""
@@ -237,7 +236,11 @@ class HostArrays:
         assert self._growth is not None
         residue = Residue(self._grown[0], compiled, self._suspect.tracker.untracked.alive(), self._born)
         walk = self._walk()
-        if walk is None or residue.new_bytes(walk.sizes) < self._least_residue:
+        least = self._least_residue
+        if self._runs.grows:
+            # The recorded run began without garbage: what re-runs have added, but for arrays that replace others, grows.
+            least = max(least, (self._grown[0] + max(self.heap.added, 0)) // 2)
+        if walk is None or residue.new_bytes(walk.sizes) < least:
             return
         with self._suspect.tracker.detector.whole_heap():
             collect(2)

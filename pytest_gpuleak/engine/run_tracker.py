@@ -369,9 +369,10 @@ class RunTracker:
         """Note whether a higher-scoped fixture, pytest's `FixtureDef`, leads to what the test has left: also in a cycle."""
         left = set(map(id, self.detector.look()))
         if left and not self.ownership.held_by_released:
-            from pytest_gpuleak.explain.lasting_roots import leads_to  # most tests leave nothing
+            with self.counters.apart.kept_apart():
+                from pytest_gpuleak.explain.lasting_roots import leads_to  # most tests leave nothing
 
-            self.ownership.held_by_released = leads_to(definition, left, self.frameworks.reference_finders())
+                self.ownership.held_by_released = leads_to(definition, left, self.frameworks.reference_finders())
 
     @contextmanager
     def values_let_go(self) -> Iterator[None]:

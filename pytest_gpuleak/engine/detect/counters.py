@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.probe_protocol import total_of
-from pytest_gpuleak.engine.detect.growth_apart import GrowthApart
+from pytest_gpuleak.engine.detect.growth_apart import GrowthApart, imported_since
 from pytest_gpuleak.engine.limits import MODULE_BYTES
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, Growth, Key, ProbeUnavailable
 
@@ -150,8 +150,7 @@ class CounterWatch:
         for key, size in self.apart.sizes.items():
             if key in growth:
                 growth[key] -= size
-        added = list(sys.modules)[self._modules :] if len(sys.modules) > self._modules else []
-        modules = tuple(name for name in added if type(name) is str)
+        modules = imported_since(self._modules)
         imported = max(len(modules) - self.apart.imported, 0) * MODULE_BYTES
         first_used: frozenset[str] = frozenset()
         if len(self._after) > len(self._host):
