@@ -296,3 +296,10 @@ def the_highest_of_each_row(on: Any) -> None:
 @case(8, 1, 4, "gradient", "backward")
 def rows_by_number(on: Any) -> None:
     torch.ones(1024, 1024, requires_grad=True, **on)[torch.arange(4, **on)].sum().backward()  # here
+
+
+@case(16, 2, 4, "temporary", "backward", "Wide.layer")
+def a_layer_used_twice(on: Any) -> None:
+    # Its weight, a gradient by each use, and their sum: both are turned, and a view's memory is not added to in place.
+    net = Wide(on)
+    net(net(torch.ones(1, 1024, **on))).sum().backward()  # here

@@ -18,7 +18,7 @@ from pytest_gpuleak.adapters.torch import cuda_rules
 from pytest_gpuleak.adapters.torch.compiler import leave_uncompiled, mode_class
 from pytest_gpuleak.adapters.torch.cuda_attention import AttentionCall, Attentions
 from pytest_gpuleak.adapters.torch.cuda_blocks import BlockLog
-from pytest_gpuleak.adapters.torch.live_storages import LiveStorages, is_given_storage, may_reuse
+from pytest_gpuleak.adapters.torch.live_storages import OTHER_UNDER_A_MODE, LiveStorages, is_given_storage, may_reuse
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch
 from pytest_gpuleak.adapters.torch.unestimated import what_is_not_estimated
 from pytest_gpuleak.heap.threads import started_threads
@@ -34,10 +34,6 @@ THREADS: Final = "a thread was started"
 OPAQUE: Final = "a tensor class of its own, or one without storage, was used"
 OTHER_PRECISION: Final = "under autocast CUDA computes {} in another precision"
 HIGHER_ORDER: Final = "an operator of higher order has run"
-
-
-_OTHER_UNDER_A_MODE: Final = ("ProdBackward", "CumprodBackward", "MaxBackward1", "MinBackward1")
-"""Autograd nodes that look at values, and do all that any need where a mode is (torch/csrc/autograd/FunctionsManual.cpp)."""
 
 
 class BlockRecorder:
@@ -162,7 +158,7 @@ class BlockRecorder:
         self._call.made += fresh
         self._apply_rules(name, given[0], given[1], results, fresh)
         self._last_node = self._node_number()
-        if fresh and (self._call.attention.is_masked or may_reuse(self._torch, operator, self._node())):
+        if fresh and (self._call.attention.is_masked or may_reuse(self._torch, operator, given[0], self._node())):
             self._blocks.may_reuse(self._live.find(given[0][0]), before)
         self._call.attention.is_masked = False
 
@@ -259,7 +255,7 @@ class BlockRecorder:
         if self._norms and any(node._sequence_nr() in numbers for numbers in self._norms):
             return "rms_norm"
         name = str(node.name())
-        return name if name.startswith(_OTHER_UNDER_A_MODE) else ""
+        return name if name.startswith(OTHER_UNDER_A_MODE) else ""
 
     def _note_cast(self, name: str, given: Any, made: Any) -> None:
         is_half = given.dtype in (self._torch.float16, self._torch.bfloat16)

@@ -27,8 +27,11 @@ RESIZING: Final = frozenset(("resize_", "resize_as_", "set_", "_resize_output_")
 FRESH: Final = "lift_fresh"
 """The operator that is given Python's values as a tensor, which no operator has made."""
 
-_FILLING: Final = frozenset(("scatter", "scatter_add", "index_put", "index_add", "index_fill", "put"))
+_FILLING: Final = frozenset(("scatter", "scatter_add", "masked_scatter", "index_put", "index_add", "index_fill", "put"))
 """Operators that put values into another's place, of which a backward pass makes zeros."""
+
+OTHER_UNDER_A_MODE: Final = ("ProdBackward", "CumprodBackward", "MaxBackward1", "MinBackward1")
+"""Autograd nodes that look at values, and do all that any need where a mode is (torch/csrc/autograd/FunctionsManual.cpp)."""
 
 _STORAGES: Final = os.path.join("torch", "storage.py")  # noqa: PTH118 - compared with names of code
 """Copies storages as tensors that it drops, of old and new ones alike."""
@@ -167,16 +170,18 @@ def is_given_storage(operator: Any) -> bool:
     return frame is None or not frame.f_code.co_filename.endswith(_STORAGES)
 
 
-def may_reuse(torch: Any, operator: Any, node: Any) -> bool:
+def may_reuse(torch: Any, operator: Any, args: Any, node: Any) -> bool:
     """Return whether an operator may be one of a backward pass that has its first argument's memory where no mode is.
 
-    A sum of two gradients of one tensor is made in the first one's memory if nobody else has it
+    A sum of two gradients of one tensor is made in the first one's memory if nobody else has it, as a view's base does
     (torch/csrc/autograd/input_buffer.cpp), and values are put into zeros that were made for them (`areAnyTensorSubclassLike`,
     ATen/TensorSubclassLikeUtils.h). Under a mode both take memory of their own, and the first argument ends right after.
     """
     if node is None:
         return False
-    return operator._opname in _FILLING or (operator is torch.ops.aten.add.Tensor and not torch.is_grad_enabled())
+    if operator is torch.ops.aten.add.Tensor:
+        return not (torch.is_grad_enabled() or torch._C.TensorBase._is_view(args[0]))
+    return operator._opname in _FILLING
 
 
 def _resizes(operator: Any) -> bool:

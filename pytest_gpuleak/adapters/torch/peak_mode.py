@@ -20,7 +20,7 @@ from pytest_gpuleak.adapters.torch.compiler import (
     nothing_compiled,
     outside_traces,
 )
-from pytest_gpuleak.adapters.torch.live_storages import may_reuse
+from pytest_gpuleak.adapters.torch.live_storages import OTHER_UNDER_A_MODE, may_reuse
 from pytest_gpuleak.adapters.torch.lookup import accelerator_names, loaded_torch
 from pytest_gpuleak.adapters.torch.peak_facts import NO_SEQUENCE, Roles, SavedTensors
 from pytest_gpuleak.adapters.torch.peak_history import PeakHistory
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 COMPILED = "code given to torch.compile ran uncompiled, so its peak may differ"
 TRACED = "what torch.jit.trace ran is not in the parts"
 OPAQUE = "tensors without a storage of torch's own (mkldnn) are not in the parts"
+OTHER_STEPS = "the backward pass of {} has other steps while it is recorded, so the peak may differ"
 FAULT = "a part of the record failed"
 
 _MOST_LACKS: Final = 5
@@ -158,7 +159,7 @@ class PeakRecord:
                 with self._no_overrides():
                     self._note_results(list(walk_arrays(made, self._base)), operator, given, node, number)
             if number:
-                if may_reuse(self._torch, operator, node):
+                if may_reuse(self._torch, operator, given[0], node):
                     self._history.reusing.add(str(number))
                 self._history.note(number, self._places.place(operator.__name__, node))
             elif self._places.new_node:
@@ -239,6 +240,8 @@ class PeakRecord:
 
     def _told(self, device: str, place: Place | None, blocks: Sequence[Block], lacks: tuple[str, ...]) -> Peak:
         """Return a peak without its size."""
+        if place is not None and place.operator.startswith(OTHER_UNDER_A_MODE):
+            lacks = (*lacks, OTHER_STEPS.format(_function_of(place.operator)))
         return Peak(
             device,
             0,

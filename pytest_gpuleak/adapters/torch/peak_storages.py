@@ -64,7 +64,7 @@ class Storages:
             if operator._opname == FRESH and not storage.resizable():
                 continue  # NumPy's memory
             record = self._hold(storage, before, self._places.place(operator.__name__, node), number)
-            if may_reuse(self._torch, operator, node):
+            if may_reuse(self._torch, operator, given[0], node):
                 self._reusing = record, self._live.find(given[0][0])
             record.dtype = tensor.dtype
             if record.bytes and not tensor.is_nested:

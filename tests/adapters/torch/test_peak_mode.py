@@ -65,6 +65,15 @@ def state_of_momentum() -> None:
     torch.optim.SGD([weight], momentum=0.9).step()  # here
 
 
+@case(13, 1, 4, "gradient", "backward")
+def values_by_a_mask() -> None:
+    # The leaf, the mask, a copy of what it has, and zeros into which gradients are put.
+    weight = torch.ones(1024, 1024, requires_grad=True)
+    mask = torch.ones(1024, 1024, dtype=torch.bool)
+    chosen = weight.masked_select(mask)
+    chosen.sum().backward()  # here
+
+
 @case(24, 1, 16, "buffer", "forward", "Masked", where=Masked)
 def large_buffer() -> None:
     net, x = Masked(), torch.ones(4 * A_MIB)
@@ -457,3 +466,8 @@ def test_a_fault_of_the_record_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
         assert float(nn.Linear(2, 2)(torch.zeros(1, 2)).detach().sum() * 0) == 0
     assert record.peak("cpu").bytes == 0
     assert record.peak("cpu").lacks == (f"{peak_mode.FAULT} (RuntimeError: broken)",)
+
+
+def test_a_backward_pass_that_has_other_steps_under_a_mode_is_told() -> None:
+    weight = torch.ones(4 * A_MIB, requires_grad=True)
+    assert peak_of(lambda: (weight * 1).prod().backward()).lacks == (peak_mode.OTHER_STEPS.format("prod"),)
