@@ -311,6 +311,12 @@ def test_a_budget_is_one_number_in_every_order(tmp_path: Path, order: str, optio
     assert "    6.0 MiB  1 x uint8 [6291456]  held  budget_order.py:" in text
 
 
+def test_a_peak_without_workspaces_is_that_of_the_first_run(tmp_path: Path) -> None:
+    text = run_tests(tmp_path, "peak_then_workspace", "--gpu-leak-peaks=1")
+    assert "\n  peak of 32.0 MiB on cuda:0, above what was there before\n" in text
+    assert "not told" not in text
+
+
 CORNERS = {
     "test_only_in_the_first_run": ["the first run peaked at 16.0 MiB, its re-run, of which the parts are, at 8.0 MiB"],
     "test_resets_the_peak_itself": [],

@@ -171,8 +171,10 @@ class PeakHooks:
         from pytest_gpuleak.session.features.budgets.explaining import explain_excess
         from pytest_gpuleak.session.features.budgets.measured_run import EndedTest, between_tests
 
-        before = 0 if taken.bytes is None else self._peaks[taken.device].allocated.before
-        excess = Excess(Budget(0), taken.device, taken.bytes or 0, before)
+        excess = Excess(Budget(0), taken.device, 0, 0)
+        if taken.bytes is not None:
+            counted = self._peaks[taken.device].allocated
+            excess = excess._replace(peak=taken.bytes, before=counted.before, workspaces=counted.workspaces)
         test = EndedTest(item, self._nextitem, self._duration_s)
         with between_tests(item) as attempts:
             found = explain_excess(test, excess, self._meter, attempts)
