@@ -6,6 +6,7 @@ The peak of a test is recorded on the CPU by `tests/adapters/torch/test_peak_mod
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import sys
@@ -303,3 +304,65 @@ def a_layer_used_twice(on: Any) -> None:
     # Its weight, a gradient by each use, and their sum: both are turned, and a view's memory is not added to in place.
     net = Wide(on)
     net(net(torch.ones(1, 1024, **on))).sum().backward()  # here
+
+
+@case(8, 1, 4, "parameter", "call", "Linear")
+def a_copy_of_a_model(on: Any) -> None:
+    # A target net, an average: copied, and not called yet.
+    net = nn.Linear(1024, 1024, bias=False, **on)
+    target = copy.deepcopy(net)  # here
+    assert target.weight is not net.weight
+
+
+class Descent(torch.optim.Optimizer):  # type: ignore[misc]
+    """An optimizer of the user's own."""
+
+    def step(self, closure: Any = None) -> None:
+        weight = self.param_groups[0]["params"][0]
+        weight.data -= weight.grad * closure  # here
+
+
+@case(12, 1, 4, "temporary", "optimizer", where=Descent)
+def an_optimizer_of_ones_own(on: Any) -> None:
+    weight = nn.Parameter(torch.ones(4 * A_MIB, **on))
+    weight.grad = torch.ones(4 * A_MIB, **on)
+    Descent([weight], {}).step(0.1)
+
+
+@case(8, 1, 4, "held", "call")
+def after_a_step_that_failed(on: Any) -> None:
+    weight = nn.Parameter(torch.ones(4 * A_MIB, **on))
+    with contextlib.suppress(TypeError):
+        Descent([weight], {}).step(None)
+    made = weight.detach() * 2  # here
+    assert len(made)
+
+
+class Kept(torch.autograd.Function):  # type: ignore[misc]
+    """Keeps a value of its own as an attribute."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.kept = {"twice": x * 2}  # here
+        return x.sum()
+
+
+@case(8, 1, 4, "activation", "call", where=Kept)
+def kept_by_a_custom_function(on: Any) -> None:
+    assert Kept.apply(torch.ones(4 * A_MIB, requires_grad=True, **on)).requires_grad
+
+
+@case(12, 1, 4, "activation", "call")
+def packed_in_a_tuple(on: Any) -> None:
+    weight = torch.ones(4 * A_MIB, requires_grad=True, **on)
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: ("copy", saved * 1), lambda packed: packed[1]):  # here
+        assert weight.square().sum().requires_grad
+
+
+@case(16, 1, 4, "activation", "backward")
+def within_a_transform(on: Any) -> None:
+    # The point, its exponentials, which the graph keeps, the vector, and the product.
+    point, vector = (torch.ones(4 * A_MIB, **on) for _ in range(2))
+    pull_back = torch.func.vjp(torch.exp, point)[1]  # here
+    (product,) = pull_back(vector)
+    assert len(product) == 4 * A_MIB

@@ -77,7 +77,9 @@ class LiveStorages:
         try:
             handle = self._alive.get(self._address(tensor))
         except Exception:  # noqa: BLE001 - a sparse tensor, or one that wraps others
-            return None
+            wrappers = self._torch._C._functorch
+            is_wrapped = wrappers.is_functorch_wrapped_tensor(tensor)
+            return self.find(wrappers.get_unwrapped(tensor)) if is_wrapped else None
         return None if handle is None else handle.noted
 
     def parts(self, tensor: Any) -> tuple[Any, ...]:

@@ -54,20 +54,24 @@ class Roles:
             ),
             modules.register_module_parameter_registration_hook(guard(self._register("parameter"))),
             modules.register_module_buffer_registration_hook(guard(self._register("buffer"))),
+            optimizers.register_optimizer_step_pre_hook(guard(lambda *_: self._places.begin_step())),
             optimizers.register_optimizer_step_post_hook(guard(lambda optimizer, *_: self._step(optimizer))),
         )
         for hook in hooks:
             self._undo.callback(hook.remove)
-        # `Module.to` gives parameters other storages, and calls no hook.
+        # `Module.to` gives parameters other storages, a copy and a file give a module all it has: these call no hook.
         base, adopt = modules.Module, guard(self._adopt)
-        moved = base._apply
 
-        def _apply(module: Any, *args: Any, **kwargs: Any) -> Any:
-            result = moved(module, *args, **kwargs)
-            adopt(module)
-            return result
+        def adopting(real: Callable[..., Any]) -> Callable[..., Any]:
+            def adopts(module: Any, *args: Any, **kwargs: Any) -> Any:
+                result = real(module, *args, **kwargs)
+                adopt(module)
+                return result
 
-        self._undo.enter_context(replaced(base, "_apply", _apply))
+            return adopts
+
+        for name in ("_apply", "__setstate__"):
+            self._undo.enter_context(replaced(base, name, adopting(getattr(base, name))))
 
     def __exit__(self, *exception: object) -> None:
         self._undo.close()
@@ -151,6 +155,10 @@ class SavedTensors:
                 self._walk(nodes, self.last_read.node)
                 self.last_read.node = self._sequence_number()
 
+    def _note(self, kept: Any) -> None:
+        for tensor in () if kept is None else walk_arrays(kept, self._access.tensor_class):
+            self._roles.set(tensor, "activation")
+
     def _walk(self, nodes: list[Any], mark: int) -> None:
         access, seen = self._access, set[int]()
         while nodes:
@@ -162,6 +170,7 @@ class SavedTensors:
                 seen.add(number)
                 self._of_backward_threads.discard(number)
                 for saved in access.packed(node):
-                    if access.is_tensor(saved):
-                        self._roles.set(saved, "activation")
+                    self._note(saved)
+                if access.is_custom(node):
+                    self._note(safe_access.instance_dict(node))
                 nodes += [inner for _, inner in access.next_nodes(node)]

@@ -125,7 +125,8 @@ class PeakHistory(AllocatorRecord):
             Used(block.requested, storages.get(block.entry), self._place_of(trace[block.entry]))
             for block in replayed.held
         ]
-        return DevicePeak(replayed, self._place_of(trace[replayed.entry]), used)
+        last = storages.get(replayed.entry)  # which no operator may have allocated
+        return DevicePeak(replayed, self._place_of(trace[replayed.entry]) or (last.place if last else None), used)
 
     def _place_of(self, entry: Mapping[str, Any]) -> Place | None:
         mark = mark_of(entry)

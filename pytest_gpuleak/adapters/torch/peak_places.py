@@ -56,12 +56,15 @@ class Place(NamedTuple):
 
 
 class _Threads(threading.local):
-    """What each thread has: the modules that it calls, the number of its last node with a place, and whether it is Python's."""
+    """What each thread has: the modules that it calls, the number of its last node with a place, whether it is Python's.
+
+    `steps`: an optimizer has begun a step, and was not found to have ended it.
+    """
 
     def __init__(self) -> None:
         self.stack: list[int] = []
         self.noted: int | None = None
-        self.begun = False
+        self.begun = self.steps = False
 
 
 class Places:
@@ -71,6 +74,7 @@ class Places:
         self._torch, self._is_user_file = torch, is_user_file
         folder = os.path.dirname(torch.__file__)  # noqa: PTH120 - paths are compared as text, for each operator
         self._optimizers = os.path.join(folder, "optim", "")  # noqa: PTH118
+        self._steps = os.path.join(self._optimizers, "optimizer.py")  # noqa: PTH118
         self._compiler = os.path.join(folder, "_dynamo", "eval_frame.py")  # noqa: PTH118
         self._kind = functools.cache(self._kind_of)
         self._met: set[tuple[str, int]] = set()
@@ -140,12 +144,29 @@ class Places:
                 if (file, code.co_firstlineno) not in self._met:
                     self._met.add((file, code.co_firstlineno))
                     self.compiled = self.compiled or self._is_compiled(frame)
-                self._last = Line(file, frame.f_lineno, code.co_name, id(frame))
-                return self._last, in_optimizer
+                line = Line(file, frame.f_lineno, code.co_name, id(frame))
+                if self._threads.begun:
+                    self._last = line
+                return line, in_optimizer or self._is_in_step(frame)
             if kind == _OPTIMIZER:
                 in_optimizer = True
             frame = frame.f_back
         return self._last, in_optimizer
+
+    def begin_step(self) -> None:
+        """Note that an optimizer begins a step, which may be of the user's own class. It may end by an error."""
+        self._threads.steps = True
+
+    def _is_in_step(self, frame: FrameType | None) -> bool:
+        above = frame
+        while self._threads.steps:
+            if above is None:
+                self._threads.steps = False
+            elif self._kind(above.f_code.co_filename) == _OPTIMIZER:
+                return above.f_code.co_filename == self._steps  # not a closure's, which torch's own optimizers call
+            else:
+                above = above.f_back
+        return False
 
     def _kind_of(self, file: str) -> int:
         if file.startswith(self._optimizers):
