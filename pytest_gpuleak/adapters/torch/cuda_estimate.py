@@ -18,7 +18,7 @@ from pytest_gpuleak.adapters.torch import cuda_rules
 from pytest_gpuleak.adapters.torch.compiler import leave_uncompiled, mode_class
 from pytest_gpuleak.adapters.torch.cuda_attention import AttentionCall, Attentions
 from pytest_gpuleak.adapters.torch.cuda_blocks import BlockLog
-from pytest_gpuleak.adapters.torch.live_storages import OTHER_UNDER_A_MODE, LiveStorages, is_given_storage, may_reuse
+from pytest_gpuleak.adapters.torch.live_storages import LiveStorages, is_given_storage, may_reuse, takes_other_steps
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch
 from pytest_gpuleak.adapters.torch.unestimated import what_is_not_estimated
 from pytest_gpuleak.heap.threads import started_threads
@@ -254,8 +254,7 @@ class BlockRecorder:
             return ""
         if self._norms and any(node._sequence_nr() in numbers for numbers in self._norms):
             return "rms_norm"
-        name = str(node.name())
-        return name if name.startswith(OTHER_UNDER_A_MODE) else ""
+        return str(node.name()) if takes_other_steps(node) else ""
 
     def _note_cast(self, name: str, given: Any, made: Any) -> None:
         is_half = given.dtype in (self._torch.float16, self._torch.bfloat16)

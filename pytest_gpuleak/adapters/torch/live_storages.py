@@ -30,7 +30,8 @@ FRESH: Final = "lift_fresh"
 _FILLING: Final = frozenset(("scatter", "scatter_add", "masked_scatter", "index_put", "index_add", "index_fill", "put"))
 """Operators that put values into another's place, of which a backward pass makes zeros."""
 
-OTHER_UNDER_A_MODE: Final = ("ProdBackward", "CumprodBackward", "MaxBackward1", "MinBackward1")
+_WEIGHED: Final = "BinaryCrossEntropyWithLogitsBackward"
+_OTHER_UNDER_A_MODE: Final = ("ProdBackward", "CumprodBackward", "MaxBackward1", "MinBackward1")
 """Autograd nodes that look at values, and do all that any need where a mode is (torch/csrc/autograd/FunctionsManual.cpp)."""
 
 _STORAGES: Final = os.path.join("torch", "storage.py")  # noqa: PTH118 - compared with names of code
@@ -184,6 +185,17 @@ def may_reuse(torch: Any, operator: Any, args: Any, node: Any) -> bool:
     if operator is torch.ops.aten.add.Tensor:
         return not (torch.is_grad_enabled() or torch._C.TensorBase._is_view(args[0]))
     return operator._opname in _FILLING
+
+
+def takes_other_steps(node: Any) -> bool:
+    """Return whether an autograd node that runs does so in other steps where a mode is, which do not tell what it takes without.
+
+    One with weights of classes changes values in place where no mode is (native/Loss.cpp).
+    """
+    name = type(node).__name__
+    if name.startswith(_WEIGHED):
+        return node._raw_saved_pos_weight.data is not None
+    return name.startswith(_OTHER_UNDER_A_MODE)
 
 
 def _resizes(operator: Any) -> bool:

@@ -20,7 +20,7 @@ from pytest_gpuleak.adapters.torch.compiler import (
     nothing_compiled,
     outside_traces,
 )
-from pytest_gpuleak.adapters.torch.live_storages import OTHER_UNDER_A_MODE, may_reuse
+from pytest_gpuleak.adapters.torch.live_storages import may_reuse, takes_other_steps
 from pytest_gpuleak.adapters.torch.lookup import accelerator_names, loaded_torch
 from pytest_gpuleak.adapters.torch.peak_facts import NO_SEQUENCE, Roles, SavedTensors
 from pytest_gpuleak.adapters.torch.peak_history import PeakHistory
@@ -56,6 +56,8 @@ class PeakRecord:
         self._lacks: list[str] = []
         self._active = False
         self._backward = False
+        self._other_steps: set[str] = set()
+        """The names of autograd nodes that have run, and do so otherwise under a mode."""
         self._places = Places(torch, is_user_file)
         self._storages = Storages(torch, self._places)
         self._roles = Roles(torch, self._storages, self._places, self._guarded)
@@ -152,6 +154,8 @@ class PeakRecord:
             node = self._node()
             if node is not None:
                 self._backward = True
+                if takes_other_steps(node):
+                    self._other_steps.add(node.name())
             if type(made) is self._plain:  # nearly all; it has no code of a subclass
                 if self._storages.makes(operator) or type(node) is self._accumulates:
                     self._note_results((made,), operator, given, node, number)
@@ -240,7 +244,7 @@ class PeakRecord:
 
     def _told(self, device: str, place: Place | None, blocks: Sequence[Block], lacks: tuple[str, ...]) -> Peak:
         """Return a peak without its size."""
-        if place is not None and place.operator.startswith(OTHER_UNDER_A_MODE):
+        if place is not None and place.operator in self._other_steps:
             lacks = (*lacks, OTHER_STEPS.format(_function_of(place.operator)))
         return Peak(
             device,

@@ -471,3 +471,9 @@ def test_a_fault_of_the_record_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
 def test_a_backward_pass_that_has_other_steps_under_a_mode_is_told() -> None:
     weight = torch.ones(4 * A_MIB, requires_grad=True)
     assert peak_of(lambda: (weight * 1).prod().backward()).lacks == (peak_mode.OTHER_STEPS.format("prod"),)
+    loss, given = nn.functional.binary_cross_entropy_with_logits, (weight, torch.ones(4 * A_MIB))
+    name = "binary_cross_entropy_with_logits"
+    weighed = peak_of(lambda: loss(*given, pos_weight=torch.ones(1)).backward())
+    assert weighed.lacks == (peak_mode.OTHER_STEPS.format(name),)
+    assert (weighed.moment.operator if weighed.moment else "").startswith("BinaryCrossEntropyWithLogits")
+    assert peak_of(lambda: loss(*given).backward()).lacks == ()
