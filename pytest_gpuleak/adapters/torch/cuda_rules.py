@@ -34,6 +34,9 @@ _EMBEDDING_SORTED: Final = 3072
 _ROWS_A_THREAD: Final = 10
 """`NROWS_PER_THREAD` of cuda/EmbeddingBackwardKernel.cu."""
 
+_FEW_ROWS: Final = 25
+"""Rows up to which distances are made one by one (native/Distance.cpp)."""
+
 _UNKNOWN: Final = ("fft", "linalg", "lu_", "qr", "svd", "eig", "cholesky", "triangular_solve", "ctc", "sort", "topk",
                    "unique", "median", "mode", "kthvalue", "embedding_bag", "histc", "bincount", "multinomial", "nonzero",
                    "masked_select", "masked_scatter", "trilinear", "matrix_exp", "soft_margin_loss",
@@ -76,11 +79,22 @@ def taken_inside(name: str, args: Sequence[Any], made: Any) -> int:
         return _bytes_of(args[0])
     if name == "embedding_dense_backward.default":
         return _embedding_gradient(args[0], args[1], int(args[2]))
+    return _by_distances(name, args) if "dist_" in name or "dist." in name else 0
+
+
+def _by_distances(name: str, args: Sequence[Any]) -> int:
+    if name == "_euclidean_dist.default" or (name == "_cdist_forward.default" and _is_by_product(*args)):
+        return sum(_bytes_of(rows) + 2 * _bytes_of(rows[..., :1]) for rows in args[:2])  # two values more for each row
     if name == "_cdist_backward.default":  # a gradient for each pair of rows (cuda/DistanceKernel.cu)
         return _sum_of_pairs(int(args[2].shape[-2]), args[1])
     if name == "_pdist_backward.default":
         return _sum_of_pairs(max(1, int(args[1].shape[0]) - 1), args[1])
     return 0
+
+
+def _is_by_product(first: Any, second: Any, p: float, mode: int | None) -> bool:
+    """Return whether distances are made by a product of the rows (native/Distance.cpp)."""
+    return p == 2 and (mode == 1 or (not mode and max(first.shape[-2], second.shape[-2]) > _FEW_ROWS))
 
 
 def _sum_of_pairs(count: int, rows: Any) -> int:

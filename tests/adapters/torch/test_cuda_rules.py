@@ -69,6 +69,16 @@ def test_a_distance_s_gradient_has_one_for_each_pair() -> None:
     assert taken_inside("_pdist_backward.default", (LINE, rows, 1.0, LINE), rows) >= 1023 * MIB // 4
 
 
+def test_distances_by_a_product_take_the_rows_with_two_values_more() -> None:
+    # What CUDA's allocator has counted, less the rows and the result.
+    rows, others = torch.ones(1024, 64, device="meta"), torch.ones(512, 64, device="meta")
+    made = torch.ones(1024, 512, device="meta")
+    assert taken_inside("_euclidean_dist.default", (rows, others), made) == 2895872 - 2490368
+    assert taken_inside("_cdist_forward.default", (rows, others, 2.0, None), made) == 2895872 - 2490368
+    for others_are in ((rows, others, 1.0, None), (rows, others, 2.0, 2), (rows[:25], others[:25], 2.0, None)):
+        assert taken_inside("_cdist_forward.default", others_are, made) == 0
+
+
 def test_what_sorts_or_looks_at_values_is_in_doubt_up_to_more_than_it_takes() -> None:
     names = ("sort.default", "_fft_r2c.default", "linalg_qr.default", "_embedding_bag.default", "_transformer_encoder_layer_fwd.default",
              "mm.default", "linalg_vector_norm.default")  # fmt: skip
