@@ -32,8 +32,11 @@ def test_an_update_without_a_file(pytester: pytest.Pytester) -> None:
     result.stderr.fnmatch_lines(["*--gpu-leak-update-peaks: there is no file of peaks; name it with *"])
 
 
-def test_a_run_without_tensors(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test_a(): pass")
+@pytest.mark.parametrize("imports", ["", pytest.param("import torch", marks=pytest.mark.torch)], ids=["none", "torch"])
+def test_a_run_without_tensors(pytester: pytest.Pytester, imports: str) -> None:
+    if imports:
+        pytest.importorskip("torch", reason="torch is not installed")
+    pytester.makepyfile(f"{imports}\ndef test_a(): pass")
     options = ("--gpu-leak-peaks-baseline=p.toml", "--gpu-leak-update-peaks")
     result = pytester.runpytest(*options, "--gpu-leak-peaks=1", "-p", "no:cacheprovider")
     assert result.ret == 1

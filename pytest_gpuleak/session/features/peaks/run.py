@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.baseline.peaks import Made, Peaks, dump_peaks, load_peaks, parse_peaks, update_peaks
+from pytest_gpuleak.baseline.peaks import LEAST, Made, Peaks, dump_peaks, load_peaks, parse_peaks, update_peaks
 from pytest_gpuleak.model.text import clean_text, format_bytes
 from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.terminal.lines import MARKUP, first_lines
@@ -123,6 +123,8 @@ class PeakRun(ShowsExcess):
         anew = bool(self._peaks.entries) and self._peaks.made != found
         told_of = {nodeid for nodeid, told in self._told.items() if told.get("state") in ("measured", "small")}
         peaks, change = update_peaks(self._peaks, entries, told_of, found)
+        if not (peaks.entries or self._peaks.entries):
+            return f"gpu-leak: the file of peaks {self._file} was not updated: no test has a peak of {format_bytes(LEAST)} or more"
         rank = rank_of(os.environ)
         if rank is not None and rank.number > 0:
             self._lines.append(f"gpu-leak: {rank.name} does not write the file of peaks, rank 0 does")
