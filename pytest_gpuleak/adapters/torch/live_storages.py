@@ -30,8 +30,10 @@ FRESH: Final = "lift_fresh"
 _FILLING: Final = frozenset(("scatter", "scatter_add", "masked_scatter", "index_put", "index_add", "index_fill", "put"))
 """Operators that put values into another's place, of which a backward pass makes zeros."""
 
-_WEIGHED: Final = "BinaryCrossEntropyWithLogitsBackward"
-_OTHER_UNDER_A_MODE: Final = ("ProdBackward", "CumprodBackward", "MaxBackward1", "MinBackward1")
+_WEIGHED: Final = "BinaryCrossEntropyWithLogitsBackward0"
+OTHER_UNDER_A_MODE: Final = frozenset(
+    ("ProdBackward0", "ProdBackward1", "CumprodBackward0", "MaxBackward1", "MinBackward1", _WEIGHED)
+)
 """Autograd nodes that look at values, and do all that any need where a mode is (torch/csrc/autograd/FunctionsManual.cpp)."""
 
 _STORAGES: Final = os.path.join("torch", "storage.py")  # noqa: PTH118 - compared with names of code
@@ -193,9 +195,7 @@ def takes_other_steps(node: Any) -> bool:
     One with weights of classes changes values in place where no mode is (native/Loss.cpp).
     """
     name = type(node).__name__
-    if name.startswith(_WEIGHED):
-        return node._raw_saved_pos_weight.data is not None
-    return name.startswith(_OTHER_UNDER_A_MODE)
+    return name in OTHER_UNDER_A_MODE and (name != _WEIGHED or node._raw_saved_pos_weight.data is not None)
 
 
 def _resizes(operator: Any) -> bool:

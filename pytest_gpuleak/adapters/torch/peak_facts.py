@@ -156,7 +156,7 @@ class SavedTensors:
                 self.last_read.node = self._sequence_number()
 
     def _note(self, kept: Any) -> None:
-        for tensor in () if kept is None else walk_arrays(kept, self._access.tensor_class):
+        for tensor in walk_arrays(kept, self._access.tensor_class):
             self._roles.set(tensor, "activation")
 
     def _walk(self, nodes: list[Any], mark: int) -> None:
@@ -170,7 +170,10 @@ class SavedTensors:
                 seen.add(number)
                 self._of_backward_threads.discard(number)
                 for saved in access.packed(node):
-                    self._note(saved)
+                    if access.is_tensor(saved):
+                        self._roles.set(saved, "activation")
+                    elif saved is not None:
+                        self._note(saved)
                 if access.is_custom(node):
                     self._note(safe_access.instance_dict(node))
                 nodes += [inner for _, inner in access.next_nodes(node)]

@@ -20,7 +20,7 @@ from pytest_gpuleak.adapters.torch.compiler import (
     nothing_compiled,
     outside_traces,
 )
-from pytest_gpuleak.adapters.torch.live_storages import may_reuse, takes_other_steps
+from pytest_gpuleak.adapters.torch.live_storages import OTHER_UNDER_A_MODE, may_reuse, takes_other_steps
 from pytest_gpuleak.adapters.torch.lookup import accelerator_names, loaded_torch
 from pytest_gpuleak.adapters.torch.peak_facts import NO_SEQUENCE, Roles, SavedTensors
 from pytest_gpuleak.adapters.torch.peak_history import PeakHistory
@@ -154,7 +154,7 @@ class PeakRecord:
             node = self._node()
             if node is not None:
                 self._backward = True
-                if takes_other_steps(node):
+                if type(node).__name__ in OTHER_UNDER_A_MODE and takes_other_steps(node):
                     self._other_steps.add(node.name())
             if type(made) is self._plain:  # nearly all; it has no code of a subclass
                 if self._storages.makes(operator) or type(node) is self._accumulates:
