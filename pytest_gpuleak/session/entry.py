@@ -13,6 +13,8 @@ from pytest_gpuleak.session import options
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+_REPORT = "--gpu-leak-report"
+
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Add the options and ini names, and the hooks that a conftest.py may implement."""
@@ -29,7 +31,10 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         except Exception as error:
             if not _is_unknown():
                 raise
-            early_config.pluginmanager.register(_Unchecked(error), "gpuleak-unchecked")
+            python = f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}"
+            why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            said = _Said(f"gpu-leak: nothing is checked: {python} is not known ({why})")
+            early_config.pluginmanager.register(said, "gpuleak-unchecked")
         else:
             watch_process(early_config)
 
@@ -39,10 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
     options.register_markers(config)
     if options.is_switched_off(config):
         return
-    if _read_value(config, "") and not config.pluginmanager.hasplugin("gpuleak-unchecked"):
-        from pytest_gpuleak.session.run import begin_session
+    if _read_value(config, ""):
+        if not config.pluginmanager.hasplugin("gpuleak-unchecked"):
+            from pytest_gpuleak.session.run import begin_session
 
-        begin_session(config)
+            begin_session(config)
+    elif any(str(argument).startswith(_REPORT) for argument in config.invocation_params.args):
+        config.pluginmanager.register(_Said(f"gpu-leak: no report is written: {_REPORT} needs --gpu-leak"))
     for name in ("max_mb", "estimate"):
         _read_value(config, name)  # raises now, rather than after the collection
     if any(options.is_given(config, name) for name in ("peaks", "peaks_baseline", "update_peaks")):
@@ -86,13 +94,11 @@ def _read_value(config: pytest.Config, name: str) -> Any:
     return read_value(config, name)
 
 
-class _Unchecked:
-    """Say that nothing is checked on an interpreter that lacks what the plugin is made of; the tests run as ever."""
+class _Said:
+    """Say what is not done: on an interpreter that lacks what the plugin is made of, say, the tests run as ever."""
 
-    def __init__(self, error: Exception) -> None:
-        python = f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}"
-        why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        self._text = f"gpu-leak: nothing is checked: {python} is not known ({why})"
+    def __init__(self, text: str) -> None:
+        self._text = text
 
     def pytest_report_header(self) -> str:
         """Say so before the tests."""

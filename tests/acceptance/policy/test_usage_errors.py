@@ -180,3 +180,10 @@ class TestReportPaths:
     def test_toml_list(self, run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
         pytester.makepyprojecttoml('[tool.pytest.ini_options]\ngpu_leak = true\ngpu_leak_report = ["a.json"]\n')
         assert run_policy().settings["reports"] == [str(pytester.path / "a.json")]
+
+
+def test_a_report_of_a_run_that_is_off(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_a(): pass")
+    for options, told in (((), True), (("--gpu-leak",), False), (("--no-gpu-leak",), False)):
+        text = pytester.runpytest("--gpu-leak-report=r.json", *options).stdout.str()
+        assert ("\ngpu-leak: no report is written: --gpu-leak-report needs --gpu-leak\n" in text) is told
