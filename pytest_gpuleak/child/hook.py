@@ -339,6 +339,16 @@ def _after_fork() -> None:
         pass
 
 
+def start_in_fork(name: str = "") -> None:
+    """Start the agent of a fork of pytest's process, or of another that has none. No error reaches the process."""
+    try:
+        if not _is_before_exec():
+            reset_collector()
+            start(name)
+    except Exception:  # noqa: BLE001 - the process must not notice
+        pass
+
+
 def _is_before_exec() -> bool:
     """Tell whether a fork is `subprocess`'s with a ``preexec_fn``, which runs these hooks and is another program soon."""
     return _runs(sys._getframe(), lambda code: code.co_name == "_execute_child")
@@ -365,11 +375,7 @@ def enter_children() -> Callable[[], None]:
         return {"gpuleak": Stowaway(name), **prepare(name)}
 
     def in_fork(self: Any, *args: Any, **more: Any) -> Any:
-        try:
-            reset_collector()
-            start(self.name)
-        except Exception:  # noqa: BLE001 - the process must not notice
-            pass
+        start_in_fork(self.name)
         return bootstrap(self, *args, **more)
 
     def undo() -> None:

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="agents connect by a socket of POSIX systems")
 
 SERVER, OTHER = 1, 2
+PYTEST = [sys.executable, "-m", "pytest", "tests"]
+"""The command line of this process, and of its forks."""
+
 FOUND = Finding("growing", True, "cpu", 1, 100, 100, "abc")
 
 
@@ -221,7 +224,7 @@ def test_a_process_that_runs_on_without_its_connection_is_told(
     run: Run, monkeypatch: pytest.MonkeyPatch, *, runs: bool
 ) -> None:
     monkeypatch.setattr(connections_module, "has_ended", lambda _: not runs)
-    run.agent(lambda _: None)
+    run.agent(lambda message: well_behaved(message) if message["seq"] == 1 else None)
     assert run.test() == run.test() == run.test() == ()
     why = "it has closed its connection, or runs another program"
     assert run.told == [f"Engine (pid 7) is not checked any more: {why}"] * runs
@@ -444,6 +447,7 @@ def test_a_process_that_runs_and_does_not_greet_is_waited_for_once(run: Run, mon
         ([sys.executable, "-S", "server.py"], True, False),
         ([sys.executable, "-IS", "server.py"], True, False),
         ([sys.executable, "-m", "pytest"], True, False),
+        (PYTEST, False, True),  # a fork
         (["python", "server.py"], True, False),
         ([], True, False),
     ],
@@ -454,7 +458,7 @@ def test_of_subprocesss_processes_those_that_will_greet_are_waited_for(
     monkeypatch.setattr(listener_module, "_is_users", lambda _: True)
     listener = run.agents_._connections._listener
     monkeypatch.setattr(listener, "_has_pth", True)
-    monkeypatch.setattr(listener_module, "command_line", lambda _: command)
+    monkeypatch.setattr(listener_module, "command_line", lambda pid: PYTEST if pid == os.getpid() else command)
     monkeypatch.setattr(listener_module, "environment_of", lambda _: dict(os.environ) if ours else {})
     listener.expect([4711])
     assert listener.expected == [4711] * greets
@@ -467,6 +471,7 @@ def test_of_subprocesss_processes_those_that_will_greet_are_waited_for(
         ([sys.executable, "-S", "server.py"], True),
         (["redis-server"], False),
         ([sys.executable, "-m", "pytest"], False),
+        (PYTEST, True),  # a fork that has closed all descriptors
         ([], False),  # it has ended
     ],
 )
@@ -478,7 +483,8 @@ def test_processes_without_an_agent_are_told_before_their_end_in_one_line(
     run.young.append(Started(11))  # its agent may be on its way
     run.started[Started(10)] = OTHER
     monkeypatch.setattr(run.agents_._connections._listener, "_has_pth", True)
-    monkeypatch.setattr(listener_module, "command_line", lambda _: command)
+    monkeypatch.setattr(run.agents_._connections._listener, "_expects", False)
+    monkeypatch.setattr(listener_module, "command_line", lambda pid: PYTEST if pid == os.getpid() else command)
     run.agent(well_behaved)  # pid 7's
     run.agents_.setup_ends(SERVER)
     run.agents_.teardown_begins(SERVER)

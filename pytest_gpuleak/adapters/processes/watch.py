@@ -51,6 +51,11 @@ class ProcessWatch:
         """Record the start of a higher-scoped fixture's setup; setups may be nested."""
         self._setups.append(set(self._look()))
 
+    @property
+    def in_setup(self) -> bool:
+        """Tell whether a higher-scoped fixture is being set up."""
+        return bool(self._setups)
+
     def adopt(self, owner: int) -> None:
         """Record the end of a higher-scoped fixture's setup: its processes belong to `owner`, not to a test."""
         before = self._setups.pop() if self._setups else self._known

@@ -264,6 +264,42 @@ def test_a_helper_that_waits_for_all_its_threads_ends(run: Runner) -> None:
     assert found.verdicts["test_keeps[spawn]"] == "leaked"
 
 
+def test_a_fork_of_a_fixtures_own_is_a_helper_as_any(run: Runner) -> None:
+    suite = """
+        @pytest.fixture(scope="module", params=["runs", "closes", "becomes another"])
+        def fork(request):
+            asked, answered = os.pipe(), os.pipe()
+            pid = os.fork()
+            if not pid:
+                os.dup2(asked[0], 0)
+                os.dup2(answered[1], 1)
+                if request.param == "closes":
+                    os.closerange(3, 4096)
+                if request.param == "becomes another":
+                    os.execvp("cat", ["cat"])
+                while os.read(0, 1) == b"k":
+                    os.write(1, b"%d" % (keep(None) is None))
+                os._exit(0)
+            def ask():
+                os.write(asked[1], b"k")
+                os.read(answered[0], 1)
+            yield ask
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        def test_keeps(fork): fork()
+        def test_last(fork): fork()
+    """
+    found = found_in(run, suite, methods=())
+    assert [name for name, verdict in found.verdicts.items() if verdict == "leaked"] == [
+        "test_keeps[runs]",
+        "test_last[runs]",
+    ]
+    assert "BLOCKS" in str(found.finding("test_keeps[runs]"))
+    (line,) = [line for line in found.result.outlines if "checked" in line]
+    assert "a fork of this process" in line
+    assert "not checked, no agent has come from there" in line
+
+
 def test_one_that_closes_all_descriptors_goes_on_without_an_agent(run: Runner) -> None:
     suite = """
         def close_all(connection):

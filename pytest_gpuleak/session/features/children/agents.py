@@ -7,6 +7,7 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.child.hook import start_in_fork
 from pytest_gpuleak.engine.subject import RerunResult
 from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.session.features.children.connection import read_finding
@@ -58,8 +59,9 @@ class Agents:
         self._judged: dict[Connection, list[Finding]] = {}
         self.unchecked: list[str] = []
         """Why the running test was not checked in a process: a clause for each."""
-        leave = weakref.WeakMethod(self.leave)
-        os.register_at_fork(after_in_child=lambda: (function := leave()) and function())
+        self._processes = processes
+        in_fork = weakref.WeakMethod(self.in_fork)
+        os.register_at_fork(after_in_child=lambda: (function := in_fork()) and function())
 
     def begin(self, policy: Policy) -> None:
         """Begin a test in every process that has an agent."""
@@ -303,10 +305,12 @@ class Agents:
         """Tell whether an agent has judged the test, or is about to."""
         return bool(self._suspects or self._waiting or self._judged)
 
-    def leave(self) -> None:
-        """Close a fork's copies of the connections, so that agents learn when the run ends."""
+    def in_fork(self) -> None:
+        """Close a fork's copies of the connections, so that agents learn when the run ends; a fixture's fork has its own."""
         self._following = False
         self._connections.leave()
+        if self._processes.in_setup:
+            start_in_fork()
 
     def close(self) -> None:
         """End the agents, and restore the process."""

@@ -72,10 +72,11 @@ class Connections:
 
         The agent of one that has started in the test may not have been met yet.
         """
+        known = self._told.union(one.pid for one in self.all)
         silent = [
             process.pid
             for process, owner in self._processes.owned().items()
-            if owner == fixture and process.pid not in self._told
+            if owner == fixture and process.pid not in known
             if self._processes.is_older(process) and self._listener.could_have_greeted(process.pid)
         ]
         if silent:
@@ -132,7 +133,9 @@ class Connections:
             if one.ended and one.why_ended:
                 any_more = "" if one.policy is None else " any more"
                 self._tell(f"{one.text} is not checked{any_more}: {one.why_ended}")
-            elif one.ended and one.process is not None and not one.has_left:
+            elif one.ended and not one.loaded:
+                self._told.discard(one.pid)  # a fork that has become another program, as a rule
+            elif one.ended and not one.has_left:
                 self._cut_off.append(one)  # it is ending, as a rule: what runs at the next test is not
         self.all = [one for one in self.all if not one.ended]
 

@@ -65,8 +65,8 @@ class Listener:
         return new
 
     def expect(self, pids: Iterable[int]) -> None:
-        """Wait for the greetings of processes whose interpreter is this one, with this run in their environment."""
-        if self._has_pth and self._expects:
+        """Wait for the greetings of forks, and of processes whose interpreter is this one, with this run in their environment."""
+        if self._expects:
             self.expected += [pid for pid in pids if pid not in self.expected and self._will_greet(pid)]
 
     def expect_none(self) -> None:
@@ -84,15 +84,17 @@ class Listener:
 
     def _will_greet(self, pid: int) -> bool:
         command = command_line(pid)
+        if _is_fork(command):
+            return self._is_in(os.environ)
         options = itertools.takewhile(lambda part: part.startswith("-"), command[1:])
         without_site = any("S" in part for part in options if not part.startswith(("--", "-X", "-W", "-c", "-m")))
-        ours = command[:1] == [sys.executable] and self._is_in(environment_of(pid)) and _is_users(pid)
+        ours = self._has_pth and command[:1] == [sys.executable] and self._is_in(environment_of(pid)) and _is_users(pid)
         return ours and not without_site and not hook.is_left_out(command)
 
     def could_have_greeted(self, pid: int) -> bool:
-        """Tell whether a process runs Python, and no run of pytest's: where it has no agent, that was for another reason."""
+        """Tell whether a process is a fork, or runs Python and no run of pytest's: where it has no agent, that was for another reason."""
         command = command_line(pid)
-        return self._has_pth and runs_python(command) and not hook.is_left_out(command)
+        return _is_fork(command) or (self._has_pth and runs_python(command) and not hook.is_left_out(command))
 
     def fileno(self) -> int:
         """Return the descriptor, for `select`."""
@@ -132,6 +134,11 @@ class Listener:
 
         process.BaseProcess.start = start  # type: ignore[method-assign, assignment]
         return undo
+
+
+def _is_fork(command: list[str]) -> bool:
+    """Tell by its command whether a process is a fork of this one that has become no other program."""
+    return command == command_line(os.getpid()) != []
 
 
 def _is_users(pid: int) -> bool:
