@@ -18,12 +18,14 @@ from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.engine.stages import Unguarded
 from pytest_gpuleak.engine.subject import RerunResult, Subject
 from pytest_gpuleak.heap.collector import PausedCollector
+from pytest_gpuleak.model.outcomes import FixturePlace
 from pytest_gpuleak.model.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    from pytest_gpuleak.engine.fixture_check import FixtureCheck
     from pytest_gpuleak.engine.subject import FindingsSoFar
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.readings import Growth
@@ -72,10 +74,13 @@ class Agent:
         frameworks = own_frameworks()
         self._tracker = RunTracker(frameworks, guards, CounterWatch((), ()))
         self._devices = CounterWatch(frameworks.devices, ())
+        self._tracker.follow_memory_alone()
         self._tracker.start(self._policy)
         self._knowledge = SessionKnowledge(root, guards)
         self._knowledge.in_tests = False
         self._name = "MainProcess"
+        self._in_test = False
+        self._fixtures: FixtureCheck | None = None
 
     def receive(self) -> dict[str, Any]:
         """Wait for the next message. Raises ClosedError once the run has gone."""
@@ -94,13 +99,19 @@ class Agent:
         """Do what the run asks for."""
         if message["op"] == "begin":
             if message["policy"] is not None:
-                self._use(Policy(**{**message["policy"], "host": tuple(message["policy"]["host"])}))
+                self._use(_policy_of(message["policy"]))
             self._tell_name()
             self._tracker.use(self._given)
             self._knowledge.begin_test(self._tracker)
+            self._in_test = True
             self.send(op="begun", seq=message["seq"])
         elif message["op"] == "end":
             self._end(message)
+        elif message["op"] == "fixture":
+            self.follow(message)
+        elif message["op"] == "fixtures":
+            records, fault = self._judge_fixtures()
+            self.send(op="judged", seq=message["seq"], fixtures=records, fault=fault)
         elif message["op"] == "devices":
             self.send(op="devices", seq=message["seq"], devices=self._on_devices())
 
@@ -130,7 +141,7 @@ class Agent:
             self.send(op="ended", seq=seq, suspect=suspected, judging=judging, arrays=count, heap=size)
             findings, fault = self._check(message, arrays, growth, paused) if judging else ((), "")
             arrays.clear()
-        self._entry.paused = False
+        self._entry.paused = self._in_test = False
         self._tracker.end_test()
         if judging:
             self.send(op="judged", seq=seq, findings=[*map(_encode, findings)], fault=fault)
@@ -146,6 +157,47 @@ class Agent:
             for index, uuid in enumerate(framework_uuids() or ())
             if f"cuda:{index}" in sizes
         }
+
+    def follow(self, message: dict[str, Any]) -> None:
+        """Keep a wider fixture's memory apart, as in pytest's process. The test has ended before the teardown that follows it."""
+        tracker, fixture, event = self._tracker, message["fixture"], message["event"]
+        if event == "setup_begins":
+            tracker.setup_begins(fixture, FixturePlace(*message["place"]), _policy_of(message["policy"]))
+        elif event == "setup_ends":
+            tracker.setup_ends(fixture, 0.0, failed=message["failed"])
+        elif event == "teardown_begins":
+            if self._in_test:
+                tracker.teardown_begins(fixture)
+        else:
+            due = tracker.take_released()
+            tracker.teardown_ends(fixture)
+            if message["again"]:
+                tracker.take_released()
+            tracker.ownership.postpone(due)
+        self.send(op="followed", seq=message["seq"])
+
+    def _judge_fixtures(self) -> tuple[list[dict[str, Any]], str]:
+        """Return what fixtures that were torn down have left here so far, and what went wrong."""
+        setups = self._tracker.take_released()
+        try:  # as in `_check`
+            if self._fixtures is None and any(setup.holds_memory() for setup in setups):
+                self._entry.import_alone(_load_check)
+                from pytest_gpuleak.engine.fixture_check import FixtureCheck
+
+                self._fixtures = FixtureCheck(self._tracker, self._knowledge, lambda _: ())
+            if self._fixtures is None:
+                return [], ""
+            self._fixtures.check(setups)
+            records = self._fixtures.records
+        except Exception as error:  # noqa: BLE001 - the run is told; the next test is checked
+            return [], f"{type(error).__name__}: {error}"[:300].rstrip(": ")
+        return [
+            {
+                "place": (one.name, one.scope, one.baseid, one.file, one.line),
+                "findings": [*map(_encode, one.findings)],
+            }
+            for one in records
+        ], ""
 
     def has_grown(self) -> bool:
         """Tell whether the re-run that is under way has left anything here so far."""
@@ -210,15 +262,23 @@ class ElsewhereSubject(Subject):
         """See `Subject`. Tracing is per thread, and user code runs in others."""
         del tracing, known, decided, twice
         self._agent.send(op="ready", seq=self._seq)
-        while (message := self._agent.receive())["op"] == "look":
-            self._agent.send(op="looked", seq=self._seq, grown=self._agent.has_grown())
+        while (message := self._agent.receive())["op"] in ("look", "fixture"):
+            if message["op"] == "fixture":
+                self._agent.follow(message)
+            else:
+                self._agent.send(op="looked", seq=self._seq, grown=self._agent.has_grown())
         return RerunResult(message["op"] == "ran" and bool(message["passed"]), str(message.get("why", "")))
 
 
 def _load_check() -> None:
     """Import what the check of a suspect loads, its search for holders too, for which other threads wait once."""
+    import pytest_gpuleak.engine.fixture_check
     import pytest_gpuleak.engine.suspect
     import pytest_gpuleak.explain.crowds  # noqa: F401
+
+
+def _policy_of(fields: dict[str, Any]) -> Policy:
+    return Policy(**{**fields, "host": tuple(fields["host"])})
 
 
 def _encode(found: Finding) -> dict[str, Any]:

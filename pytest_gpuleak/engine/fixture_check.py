@@ -46,12 +46,13 @@ class FixtureCheck:
         self._policies: dict[FixturePlace, Policy] = {}
         self._of_arrays: dict[FixturePlace, list[Finding]] = {}
         self._of_processes: dict[FixturePlace, list[Finding]] = defaultdict(list)
+        self._of_helpers: dict[FixturePlace, list[Finding]] = {}
         self._left_before: set[tuple[FixturePlace, str]] = set()
 
     @property
     def records(self) -> list[FixtureRecord]:
         """Return the fixtures that left something, each once."""
-        return [self._record(place) for place in {**self._of_arrays, **self._of_processes}]
+        return [self._record(place) for place in {**self._of_arrays, **self._of_processes, **self._of_helpers}]
 
     def check(self, setups: list[OwnedSetup]) -> None:
         """Judge setups that were torn down; where the memory is gone, without walking the heap."""
@@ -68,6 +69,11 @@ class FixtureCheck:
         """Judge the processes that a fixture has left. Call it at once: pytest drops the fixture's value soon."""
         with self._guard(FIXTURES, left.place):
             self._judge_processes(*left)
+
+    def take_findings(self, place: FixturePlace, policy: Policy, findings: list[Finding]) -> None:
+        """Take what a fixture has left in helper processes, as their agents have judged it, in place of what was taken before."""
+        self._policies[place] = policy
+        self._of_helpers[place] = findings
 
     def _guard(self, stage: Stage, place: FixturePlace) -> Guard:
         return self._knowledge.safeguards.guard(stage, _nodeid_of(place))
@@ -145,7 +151,7 @@ class FixtureCheck:
 
     def _record(self, place: FixturePlace) -> FixtureRecord:
         policy = self._policies[place]
-        found = (*self._of_arrays.get(place, ()), *self._of_processes.get(place, ()))
+        found = (*self._of_arrays.get(place, ()), *self._of_processes.get(place, ()), *self._of_helpers.get(place, ()))
         verdict, reported = conclude(found, policy)
         return FixtureRecord(
             name=place.name,

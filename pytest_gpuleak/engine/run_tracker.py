@@ -77,6 +77,7 @@ class RunTracker:
         self._listeners: tuple[FixtureEvents, ...] = (self.ownership, self.processes, self.counters.apart)
         self._in_setup: set[FixtureKey] = set()
         self._noting: list[SetupLines] = []
+        self._notes_lines = True
         self._used: Policy | None = None
         self._gave_up = False
         self._programs = 0
@@ -106,6 +107,11 @@ class RunTracker:
             if self._nested:
                 return "scan (another run in this process has the epoch)"
         return scan
+
+    def follow_memory_alone(self) -> None:
+        """Follow what memory wider fixtures make, and neither their processes, nor the lines that make it."""
+        self._listeners = (self.ownership, self.counters.apart)
+        self._notes_lines = False
 
     def start(self, policy: Policy) -> None:
         """Begin to watch early, so that a conftest.py that binds a function of `gc` binds the watched one."""
@@ -324,7 +330,7 @@ class RunTracker:
         self.untracked.begin_apart()
         for listener in self._listeners:
             listener.setup_begins(fixture, place, policy)
-        if not self._in_setup:
+        if not self._in_setup and self._notes_lines:
             with suppress(Exception):  # a framework that is half imported: no line is known
                 self._noting = self.frameworks.setup_lines()
                 for lines in self._noting:

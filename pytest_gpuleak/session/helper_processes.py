@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.helpers import HelperMemory
-    from pytest_gpuleak.model.outcomes import Verdict
+    from pytest_gpuleak.model.outcomes import FixturePlace, Verdict
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.session.attempt import Attempt, AttemptLog
     from pytest_gpuleak.session.features.children.agents import Agents
@@ -47,10 +47,15 @@ class HelperProcesses:
         self._tracker.processes.begin()
         self._follow(lambda memory: memory.begin_test(attempt.nodeid))
 
-    def setup_ends(self, fixture: FixtureKey) -> None:
+    def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
         """See `FixtureEvents`."""
         if self.agents is not None:
-            self.agents.setup_ends(fixture)
+            self.agents.setup_begins(fixture, place, policy, again=self._attempts.rerunning)
+
+    def setup_ends(self, fixture: FixtureKey, *, failed: bool) -> None:
+        """See `FixtureEvents`."""
+        if self.agents is not None:
+            self.agents.setup_ends(fixture, failed=failed, again=self._attempts.rerunning)
 
     def teardown_begins(self, fixture: FixtureKey) -> None:
         """Read now what there is, and end the test there if it ends: the process may end with the fixture."""
@@ -60,12 +65,12 @@ class HelperProcesses:
             if self.agents is not None and self._item is not None:
                 self.agents.await_suspects()
         if self.agents is not None:
-            self.agents.teardown_begins(fixture)
+            self.agents.teardown_begins(fixture, again=self._attempts.rerunning)
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
         """See `FixtureEvents`."""
         if self.agents is not None:
-            self.agents.teardown_ends(fixture)
+            self.agents.teardown_ends(fixture, again=self._attempts.rerunning)
 
     def read(self, attempt: Attempt) -> None:
         """Read their memory after a test."""

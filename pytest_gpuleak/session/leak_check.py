@@ -99,6 +99,8 @@ class LeakCheck:
     @property
     def fixture_records(self) -> list[FixtureRecord]:
         """The fixtures that left something."""
+        for place, policy, findings in () if self.helpers.agents is None else self.helpers.agents.of_fixtures():
+            self._fixture_check().take_findings(place, policy, findings)
         records = [] if self._fixtures is None else self._fixtures.records
         return records if self.baseline is None else self.baseline.settle_fixtures(records)
 
@@ -135,13 +137,14 @@ class LeakCheck:
         """See `FixtureEvents`."""
         began = perf_counter()
         self.tracker.setup_begins(fixture, place, policy)
+        self.helpers.setup_begins(fixture, place, policy)
         self.attempts.charge(began)
 
     def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:
         """See `FixtureEvents`."""
         began = perf_counter()
         self.tracker.setup_ends(fixture, duration_s, failed=failed)
-        self.helpers.setup_ends(fixture)
+        self.helpers.setup_ends(fixture, failed=failed)
         self.attempts.charge(began)
 
     def teardown_begins(self, fixture: FixtureKey) -> None:

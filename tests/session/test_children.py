@@ -18,6 +18,7 @@ from pytest_gpuleak.child import hook
 from pytest_gpuleak.engine.subject import RerunResult
 from pytest_gpuleak.model.finding_codec import encode_finding
 from pytest_gpuleak.model.findings import Finding, HelperProcess
+from pytest_gpuleak.model.outcomes import FixturePlace
 from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.model.version import __version__
 from pytest_gpuleak.session.features.children import agents as agents_module
@@ -39,6 +40,7 @@ SERVER, OTHER = 1, 2
 PYTEST = [sys.executable, "-m", "pytest", "tests"]
 """The command line of this process, and of its forks."""
 
+PLACE = FixturePlace("model", "class", "t.py", "t.py", 7)
 FOUND = Finding("growing", True, "cpu", 1, 100, 100, "abc")
 
 
@@ -127,8 +129,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 
 def well_behaved(message: dict[str, Any]) -> list[Any]:
     seq = message.get("seq")
-    if message["op"] == "begin":
-        return [{"op": "begun", "seq": seq}]
+    if message["op"] in ("begin", "fixture", "fixtures"):
+        return [{"op": "begun", "seq": seq, "fixtures": []}]
     return [{"op": "ended", "seq": seq, "suspect": False, "judging": False}] if message["op"] == "end" else []
 
 
@@ -154,13 +156,63 @@ def test_a_process_of_a_fixture_that_the_test_does_not_use_is_not_judged(run: Ru
     run.agents_.begin(Policy())
     run.started[Started(7)] = SERVER
     agent = run.agent(growing)
-    run.agents_.setup_ends(SERVER)
+    run.agents_.setup_ends(SERVER, failed=False, again=False)
     assert run.end(OTHER) == ()
     assert agent.asked == ["begin", "end"]
     assert run.told == [
         "Engine (pid 7, fixture 'server') grew in t.py::test, which does not use its fixture: no test is blamed"
     ]
     assert run.agents_.unchecked == []
+
+
+def test_a_wider_fixture_is_told_where_the_test_or_its_rerun_is_followed(run: Run) -> None:
+    def answer(message: dict[str, Any]) -> list[Any]:
+        if message["op"] == "fixtures":
+            records = [{"place": PLACE, "findings": [encode_finding(FOUND)]}]
+            return [{"op": "judged", "seq": message["seq"], "fixtures": records, "fault": ""}]
+        if message["op"] == "look":
+            return [{"op": "looked", "seq": message["seq"], "grown": True}]
+        return growing(message)
+
+    first, second = run.agent(answer), run.agent(well_behaved, pid=8)
+    agents = run.agents_
+
+    def set_up_and_tear_down(*, again: bool) -> RerunResult:
+        agents.setup_begins(OTHER, PLACE, Policy(), again=again)
+        agents.setup_ends(OTHER, failed=False, again=again)
+        agents.teardown_begins(OTHER, again=again)
+        agents.teardown_ends(OTHER, again=again)
+        return RerunResult(passed=True)
+
+    agents.begin(Policy())
+    set_up_and_tear_down(again=False)
+    agents.end("t.py::test", True, lambda: ())
+    agents.confirm(lambda: set_up_and_tear_down(again=True))
+    assert agents.of_fixtures() == []
+    agents.begin(Policy())  # now the processes are in no test
+    events = ["fixture"] * 4
+    assert first.asked == ["begin", *events, "end", *events, "look", "ran", "fixtures", "begin"]
+    assert second.asked == ["begin", *events, "end", "begin", *events, "end", "fixtures", "begin"]
+    agents.end("t.py::test", False, lambda: ())
+    agents.begin(Policy())  # no fixture has been torn down since
+    assert second.asked[-3:] == ["begin", "end", "begin"]
+    ((place, _, (found,)),) = agents.of_fixtures()
+    assert (place, found.process and found.process.pid) == (PLACE, 7)
+
+
+@pytest.mark.parametrize(
+    ("records", "fault"),
+    [([], "MemoryError"), ([{"place": PLACE}], ""), ([{"place": [], "findings": []}], ""), (None, "")],
+)
+def test_what_fixtures_have_left_and_cannot_be_judged_is_told(run: Run, records: Any, fault: str) -> None:
+    run.agent(lambda m: [{"seq": m["seq"], "op": "", "fixtures": records, "fault": fault}])
+    run.test()
+    run.agents_.teardown_ends(OTHER, again=False)
+    run.test()
+    (line,) = run.told
+    assert line.startswith("what fixtures have left in Engine (pid 7) is not judged: ")
+    assert fault in line
+    assert run.agents_.of_fixtures() == []
 
 
 def test_a_late_agent_is_waited_for_once_and_asked_again_when_it_has_answered(
@@ -486,8 +538,8 @@ def test_processes_without_an_agent_are_told_before_their_end_in_one_line(
     monkeypatch.setattr(run.agents_._connections._listener, "_expects", False)
     monkeypatch.setattr(listener_module, "command_line", lambda pid: PYTEST if pid == os.getpid() else command)
     run.agent(well_behaved)  # pid 7's
-    run.agents_.setup_ends(SERVER)
-    run.agents_.teardown_begins(SERVER)
+    run.agents_.setup_ends(SERVER, failed=False, again=False)
+    run.agents_.teardown_begins(SERVER, again=False)
     why = "not checked, no agent has come from there (another Python's, or started with -S?)"
     assert run.told == [f"python (pid 8, fixture 'server') and 1 more: {why}"] * told
 

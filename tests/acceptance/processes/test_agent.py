@@ -264,6 +264,50 @@ def test_a_helper_that_waits_for_all_its_threads_ends(run: Runner) -> None:
     assert found.verdicts["test_keeps[spawn]"] == "leaked"
 
 
+@pytest.mark.torch
+def test_what_wider_fixtures_make_in_a_server_is_theirs_also_where_a_rerun_sets_them_up_again(run: Runner) -> None:
+    suite = """
+        MODELS = []
+        def load(_): MODELS.append(torch.ones(512, 1024))
+        def unload(_): MODELS.pop()
+        def swap(_): STATE["model"] = torch.ones(512, 1024)
+        def fill_again(_): STATE["cache"] = torch.ones(256, 1024)
+        def keep_tensor(_): BLOCKS.append(torch.ones(256, 1024))
+        @pytest.fixture(scope="class")
+        def leaks(server): server.ask(load)
+        @pytest.fixture(scope="class")
+        def unloads(server):
+            server.ask(load)
+            yield
+            server.ask(unload)
+        @pytest.fixture(scope="class")
+        def swaps(server): server.ask(swap)
+        def test_first(server): server.ask(nothing)
+        class TestLeaks:
+            def test_first(self, server, leaks): server.ask(nothing)
+            def test_last(self, server, leaks): server.ask(fill_again)
+        class TestLeaksAgain:
+            def test_last(self, server, leaks): server.ask(fill_again)
+        class TestUnloads:
+            def test_last(self, server, unloads): server.ask(fill_again)
+        class TestSwaps:
+            def test_last(self, server, swaps): server.ask(fill_again)
+        class TestSwapsAgain:
+            def test_keeps(self, server, swaps): server.ask(keep_tensor)
+        def test_last(server): server.ask(nothing)
+    """
+    found = found_in(run, "import torch\n" + textwrap.dedent(suite))
+    assert [name for name, verdict in found.verdicts.items() if verdict == "leaked"] == [
+        "TestSwapsAgain::test_keeps[spawn]"
+    ]
+    assert "BLOCKS" in str(found.finding("TestSwapsAgain::test_keeps[spawn]"))
+    failed = {record["name"]: one for record in found.report["fixtures"] for one in record["findings"] if one["failed"]}
+    assert [*failed] == ["leaks"]
+    assert (failed["leaks"]["kind"], failed["leaks"]["bytes_per_run"]) == ("growing", 2 << 20)
+    assert "MODELS" in str(failed["leaks"]["holder"])
+    assert failed["leaks"]["process"]["name"] == "EngineCore"
+
+
 def test_a_fork_of_a_fixtures_own_is_a_helper_as_any(run: Runner) -> None:
     suite = """
         @pytest.fixture(scope="module", params=["runs", "closes", "becomes another"])

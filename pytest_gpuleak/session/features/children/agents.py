@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.child.hook import start_in_fork
 from pytest_gpuleak.engine.subject import RerunResult
+from pytest_gpuleak.model.outcomes import FixturePlace
 from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.session.features.children.connection import read_finding
 from pytest_gpuleak.session.features.children.connections import Connections
@@ -57,6 +58,12 @@ class Agents:
         self._waiting: list[Connection] = []
         """Suspects that are ready for a re-run: the last one has not reached them, or there was none yet."""
         self._judged: dict[Connection, list[Finding]] = {}
+        self._again: list[Connection] = []
+        """Those in which the re-run that is under way is followed."""
+        self._policies: dict[FixturePlace, Policy] = {}
+        self._torn_down = False
+        """Whether a wider fixture has been torn down since all processes were asked what such fixtures have left."""
+        self._of_fixtures: dict[tuple[FixturePlace, int], list[Finding]] = {}
         self.unchecked: list[str] = []
         """Why the running test was not checked in a process: a clause for each."""
         self._processes = processes
@@ -65,40 +72,92 @@ class Agents:
 
     def begin(self, policy: Policy) -> None:
         """Begin a test in every process that has an agent."""
-        self.unchecked, self._policy, self._following = [], policy, True
+        self.unchecked, self._policy = [], policy
         for one in (*self._suspects, *self._waiting):  # the run could not judge the last test
             one.late = True
         for one in self._waiting:
             one.send(_DROP)
         self._suspects, self._waiting, self._judged = [], [], {}
+        self._judge_fixtures(self._connections.all)
+        self._torn_down, self._following = False, True
         self._begin()
         self._connections.tell_cut_off()
 
-    def setup_ends(self, fixture: FixtureKey) -> None:
-        """Take what the setup has made in other processes as the fixture's: the test begins anew there."""
+    def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy, *, again: bool) -> None:
+        """Take what the setup makes in other processes as the fixture's. `again`: in a re-run."""
+        self._policies[place] = policy
+        self._follow("setup_begins", fixture, again, place=place, policy=policy._asdict())
+
+    def setup_ends(self, fixture: FixtureKey, *, failed: bool, again: bool) -> None:
+        """Begin the test in the processes that the setup has started."""
         self._connections.expect(fixture)
+        self._follow("setup_ends", fixture, again, failed=failed)
+        self._connections.welcome(START_S)
         if self._following:
-            self._begin()
-        else:
-            self._connections.welcome(START_S)
+            self._begin_in_idle()
 
-    def teardown_begins(self, fixture: FixtureKey) -> None:
-        """Tell of the fixture's processes that have had no agent."""
+    def teardown_begins(self, fixture: FixtureKey, *, again: bool) -> None:
+        """Let the fixture's processes judge what others have left there, and tell of those that have had no agent."""
+        busy = (*self._suspects, *self._waiting, *self._again)
+        self._judge_fixtures([one for one in self._connections.all if one.owner == fixture and one not in busy])
         self._connections.tell_silent(fixture)
+        self._follow("teardown_begins", fixture, again)
 
-    def teardown_ends(self, fixture: FixtureKey) -> None:
+    def teardown_ends(self, fixture: FixtureKey, *, again: bool) -> None:
         """Forget the fixture, whose key may be another's."""
+        self._torn_down |= not again
+        self._follow("teardown_ends", fixture, again)
         self._connections.disown(fixture)
+
+    def _follow(self, event: str, fixture: FixtureKey, again: bool, **more: Any) -> None:
+        """Tell of a wider fixture, so that what it makes in the processes is not taken for the test's."""
+        message = {"op": "fixture", "event": event, "fixture": fixture, "again": again, **more}
+        message["seq"] = self._connections.seq
+        followers = [one for one in (self._again if again else self._connections.all) if one.begun and not one.late]
+        answers = self._ask(dict.fromkeys(followers, message))
+        for one in followers:
+            one.begun = one in answers  # one that is late begins the test again, if it can
+
+    def _judge_fixtures(self, asked: Sequence[Connection]) -> None:
+        """Take what fixtures that were torn down have left in processes that are in no test."""
+        if not self._torn_down or self._following:
+            return
+        message = {"op": "fixtures", "seq": self._connections.seq}
+        answers = self._connections.ask({one: message for one in asked if one.begun and not one.late}, JUDGE_S)
+        for one, answer in answers.items():
+            assert one.process is not None
+            fault = answer.get("fault")
+            try:
+                for record in answer["fixtures"]:
+                    found = [read_finding(each, one.process) for each in record["findings"]]
+                    self._of_fixtures[FixturePlace(*record["place"]), one.pid] = found
+            except (KeyError, TypeError, ValueError) as error:
+                fault = f"it cannot be read: {error}"
+            if fault:
+                self._tell(f"what fixtures have left in {one.text} is not judged: {fault}")
+
+    def of_fixtures(self) -> list[tuple[FixturePlace, Policy, list[Finding]]]:
+        """Return what wider fixtures have left in the processes, after their teardown."""
+        return [
+            (place, policy, found)
+            for place, policy in self._policies.items()
+            if (found := [one for (where, _), all_ in self._of_fixtures.items() if where == place for one in all_])
+        ]
 
     def _begin(self) -> None:
         self._connections.welcome(START_S)
         for one in self._connections.all:
             one.begun = False
+        self._connections.seq += 1
+        self._begin_in_idle()
+
+    def _begin_in_idle(self) -> None:
+        """Begin the test in each process that does not follow it yet."""
+        for one in self._connections.all:
             if one.late:
                 self._take_late(one)
         self._connections.drop_ended()
-        self._connections.seq += 1
-        self._begin_in([one for one in self._connections.all if not one.late])
+        self._begin_in([one for one in self._connections.all if not (one.late or one.begun)])
 
     def _begin_in(self, asked: Sequence[Connection]) -> None:
         seq, policy, fields = self._connections.seq, self._policy, self._policy._asdict()
@@ -196,6 +255,7 @@ class Agents:
         self._beside = [one for one in others if one not in found and one not in self._judged]
         if self._beside:
             self._begin_in(self._beside)
+        self._again = [*found, *self._beside]
         return found
 
     def _take_answers(self) -> list[Connection]:
@@ -217,6 +277,7 @@ class Agents:
 
     def ran(self, ready: list[Connection], result: RerunResult) -> None:
         """Tell those that were ready how the re-run went. Those that it has not reached, but a fellow, wait for another."""
+        self._again = []
         missed = self._missed(ready) if result.passed else []
         self._tell_ran([one for one in ready if one not in missed], result)
         self._waiting += [one for one in missed if not one.ended]
