@@ -161,6 +161,7 @@ class Agent:
     def follow(self, message: dict[str, Any]) -> None:
         """Keep a wider fixture's memory apart, as in pytest's process. The test has ended before the teardown that follows it."""
         tracker, fixture, event = self._tracker, message["fixture"], message["event"]
+        older = self._knowledge.older(tracker)
         if event == "setup_begins":
             tracker.setup_begins(fixture, FixturePlace(*message["place"]), _policy_of(message["policy"]))
         elif event == "setup_ends":
@@ -168,8 +169,10 @@ class Agent:
         elif event == "teardown_begins":
             if self._in_test:
                 tracker.teardown_begins(fixture)
+                older.teardown_begins()
         else:
             due = tracker.take_released()
+            older.teardown_ends()
             tracker.teardown_ends(fixture)
             if message["again"]:
                 tracker.take_released()
@@ -245,6 +248,7 @@ class ElsewhereSubject(Subject):
     def __init__(self, agent: Agent, nodeid: str, seq: int) -> None:
         self._agent = agent
         self._seq = seq
+        self._told: dict[str, Any] | None = None
         self.nodeid = nodeid
 
     def why_not_again(self) -> str:
@@ -261,13 +265,26 @@ class ElsewhereSubject(Subject):
     ) -> RerunResult:
         """See `Subject`. Tracing is per thread, and user code runs in others."""
         del tracing, known, decided, twice
-        self._agent.send(op="ready", seq=self._seq)
+        message, self._told = self._told, None
+        if message is None or message["op"] == "again":
+            self._agent.send(op="ready", seq=self._seq)
+            message = self._await()
+        return RerunResult(message["op"] == "ran" and bool(message["passed"]), str(message.get("why", "")))
+
+    def confirming(self) -> AbstractContextManager[object]:
+        """Wait until the re-run is about to begin: what goes with a wider fixture before it, the re-run did not let go."""
+        self._agent.send(op="waits", seq=self._seq)
+        self._told = self._await()
+        return super().confirming()
+
+    def _await(self) -> dict[str, Any]:
+        """Return what the run tells of the re-run."""
         while (message := self._agent.receive())["op"] in ("look", "fixture"):
             if message["op"] == "fixture":
                 self._agent.follow(message)
             else:
                 self._agent.send(op="looked", seq=self._seq, grown=self._agent.has_grown())
-        return RerunResult(message["op"] == "ran" and bool(message["passed"]), str(message.get("why", "")))
+        return message
 
 
 def _load_check() -> None:

@@ -4,7 +4,8 @@ The run asks ``begin`` (a test, by a policy; null: that of the last one), ``end`
 Where the re-run may have reached another worker, it asks by ``look`` first whether it has left anything: ``looked``.
 What wider fixtures do it tells by ``fixture`` (an event of `FixtureEvents`; `again`: in a re-run): ``followed``; between tests it asks
 what those that were torn down have left, by ``fixtures``: ``judged``.
-The agent greets with ``hello``, and answers ``begun``, ``ended``, then for a suspect ``ready`` before each re-run and
+The agent greets with ``hello``, and answers ``begun``, ``ended``, then for a suspect ``waits`` until it is told that the test is run
+``again``, ``ready`` before each re-run and
 ``judged`` at last. Between tests the run may ask what it has on ``devices``. ``seq`` tells the tests apart: what a late agent answers belongs to an earlier one.
 """
 

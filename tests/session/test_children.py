@@ -424,6 +424,21 @@ def test_a_worker_that_a_rerun_does_not_reach_waits_for_one_that_does(run: Run) 
     assert others.asked == ["begin", "end"]
 
 
+def test_one_that_waits_is_told_when_the_rerun_begins(run: Run) -> None:
+    def waiting(message: dict[str, Any]) -> list[Any]:
+        if message["op"] == "end":
+            return [{"op": "ended", "seq": 1, "suspect": True, "judging": True}, {"op": "waits", "seq": 1}]
+        return [{"op": "ready", "seq": 1}] if message["op"] == "again" else growing(message)
+
+    agent = run.agent(waiting)
+    run.agents_.begin(Policy())
+    run.agents_.end("t.py::test", True, lambda: ())
+    run.agents_.await_suspects()
+    assert agent.asked == ["begin", "end"]
+    assert len(run.agents_.confirm(lambda: RerunResult(passed=True))) == 1
+    assert agent.asked == ["begin", "end", "again", "ran"]
+
+
 def test_what_each_worker_keeps_once_is_told_after_a_run_that_adds_nothing(run: Run) -> None:
     run.started = {Started(7): SERVER, Started(8): SERVER}
     first, second = run.agent(worker(True, False, False)), run.agent(worker(False, True, False), pid=8)

@@ -282,6 +282,10 @@ def test_what_wider_fixtures_make_in_a_server_is_theirs_also_where_a_rerun_sets_
             server.ask(unload)
         @pytest.fixture(scope="class")
         def swaps(server): server.ask(swap)
+        @pytest.fixture(scope="class")
+        def swaps_back(swaps, server):
+            yield
+            server.ask(swap)
         def test_first(server): server.ask(nothing)
         class TestLeaks:
             def test_first(self, server, leaks): server.ask(nothing)
@@ -294,11 +298,14 @@ def test_what_wider_fixtures_make_in_a_server_is_theirs_also_where_a_rerun_sets_
             def test_last(self, server, swaps): server.ask(fill_again)
         class TestSwapsAgain:
             def test_keeps(self, server, swaps): server.ask(keep_tensor)
+        class TestSwapsBack:  # which lets a larger one go before the test is run again
+            def test_keeps(self, server, swaps_back): server.ask(keep_tensor)
         def test_last(server): server.ask(nothing)
     """
     found = found_in(run, "import torch\n" + textwrap.dedent(suite))
     assert [name for name, verdict in found.verdicts.items() if verdict == "leaked"] == [
-        "TestSwapsAgain::test_keeps[spawn]"
+        "TestSwapsAgain::test_keeps[spawn]",
+        "TestSwapsBack::test_keeps[spawn]",
     ]
     assert "BLOCKS" in str(found.finding("TestSwapsAgain::test_keeps[spawn]"))
     failed = {record["name"]: one for record in found.report["fixtures"] for one in record["findings"] if one["failed"]}

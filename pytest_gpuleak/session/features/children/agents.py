@@ -179,7 +179,7 @@ class Agents:
     def _take_late(self, late: Connection) -> None:
         """Read what a late agent answers by now; it is asked again once it waits for the next test."""
         for answer in late.answers():
-            if answer.get("op") == "ready":
+            if answer.get("op") in ("ready", "waits"):
                 late.send(_DROP)
             elif answer.get("op") != "looked" and not answer.get("judging"):
                 late.late = False
@@ -247,9 +247,13 @@ class Agents:
         while True:
             found += self._take_answers()
             grown = {one.owner for one, findings in self._judged.items() if any(each.failed for each in findings)}
-            if not self._tell_ran([one for one in found if one.owner in grown], _PASSED):
+            if told := [one for one in found if one.owner in grown]:
+                self._tell_ran(told, _PASSED)
+            elif told := [one for one in found if one.waits]:
+                self._tell_suspects(told, {"op": "again"})
+            else:
                 break
-            found = [one for one in found if one.owner not in grown]
+            found = [one for one in found if one not in told]
         fixtures = {one.owner for one in found}
         others = [one for one in self._connections.all if one.owner in fixtures and not one.late]
         self._beside = [one for one in others if one not in found and one not in self._judged]
@@ -263,7 +267,8 @@ class Agents:
         found: list[Connection] = []
         for one, answer in self._connections.wait(self._suspects, JUDGE_S).items():
             self._suspects.remove(one)
-            if answer.get("op") == "ready":
+            if answer.get("op") in ("ready", "waits"):
+                one.waits = answer["op"] == "waits"
                 found.append(one)
             else:
                 self._take(one, answer)
@@ -282,8 +287,10 @@ class Agents:
         self._tell_ran([one for one in ready if one not in missed], result)
         self._waiting += [one for one in missed if not one.ended]
 
-    def _tell_ran(self, ready: Sequence[Connection], result: RerunResult) -> bool:
-        message = {"op": "ran", "passed": result.passed, "why": result.why}
+    def _tell_ran(self, ready: Sequence[Connection], result: RerunResult) -> None:
+        self._tell_suspects(ready, {"op": "ran", "passed": result.passed, "why": result.why})
+
+    def _tell_suspects(self, ready: Sequence[Connection], message: dict[str, Any]) -> None:
         for one in ready:
             if one.late:
                 self._note_unanswered(one, f"it did not answer within {JUDGE_S:g} s")
@@ -292,7 +299,6 @@ class Agents:
                 self._suspects.append(one)
             else:
                 self._note_gone(one)
-        return bool(ready)
 
     def _missed(self, ready: Sequence[Connection]) -> list[Connection]:
         """Return the suspects in which the re-run has left nothing, while it has in a fellow, which is a suspect from now on.

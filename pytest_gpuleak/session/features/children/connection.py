@@ -47,6 +47,8 @@ class Connection:
         """Whether the agent has said that it ends."""
         self.begun = False
         """Whether it follows the running test."""
+        self.waits = False
+        """Whether it waits to be told that the test is run again."""
         self.loaded = False
         self.grew_alone = False
         """Whether it was told that the process grows in tests that do not use its fixture."""
