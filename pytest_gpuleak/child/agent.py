@@ -104,7 +104,7 @@ class Agent:
             self._tracker.use(self._given)
             self._knowledge.begin_test(self._tracker)
             self._in_test = True
-            self.send(op="begun", seq=message["seq"])
+            self.send(op="begun", seq=message["seq"], faults=self._tracker.counters.faults)
         elif message["op"] == "end":
             self._end(message)
         elif message["op"] == "fixture":

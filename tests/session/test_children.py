@@ -424,6 +424,14 @@ def test_a_worker_that_a_rerun_does_not_reach_waits_for_one_that_does(run: Run) 
     assert others.asked == ["begin", "end"]
 
 
+def test_a_counter_that_cannot_be_read_there_is_told_once(run: Run) -> None:
+    fault = "heap not watched: OSError: no such file"
+    for pid in (7, 8):
+        run.agent(lambda m: [{**well_behaved(m)[0], "faults": [fault]}], pid=pid)
+    assert run.test() == run.test() == ()
+    assert run.told == [f"Engine (pid 7): {fault}"]
+
+
 def test_one_that_waits_is_told_when_the_rerun_begins(run: Run) -> None:
     def waiting(message: dict[str, Any]) -> list[Any]:
         if message["op"] == "end":

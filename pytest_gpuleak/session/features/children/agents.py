@@ -63,6 +63,8 @@ class Agents:
         self._policies: dict[FixturePlace, Policy] = {}
         self._torn_down = False
         """Whether a wider fixture has been torn down since all processes were asked what such fixtures have left."""
+        self._faults: list[object] = []
+        """What cannot be read in a process, each once."""
         self._of_fixtures: dict[tuple[FixturePlace, int], list[Finding]] = {}
         self.unchecked: list[str] = []
         """Why the running test was not checked in a process: a clause for each."""
@@ -166,8 +168,13 @@ class Agents:
         }
         for one in asked:
             one.begun, one.policy = False, policy
-        for one in self._ask(messages):
+        for one, answer in self._ask(messages).items():
             one.begun = True
+            faults = answer.get("faults")
+            for fault in faults if isinstance(faults, list) else ():
+                if fault not in self._faults:
+                    self._faults.append(fault)
+                    self._tell(f"{one.text}: {str(fault)[:300]}")
 
     def _ask(self, messages: dict[Connection, dict[str, Any]]) -> dict[Connection, dict[str, Any]]:
         """Return the answers to messages, the first of which may have an agent load the engine."""
