@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from pytest_gpuleak.model.findings import WAITING, Finding, Holder, Judged
+from pytest_gpuleak.model.findings import WAITING, Finding, HelperProcess, Holder, Judged
 from pytest_gpuleak.model.outcomes import TestRecord, Verdict
 from pytest_gpuleak.session.records.run_records import RunRecords
 
@@ -38,6 +38,20 @@ def test_what_a_walk_has_named_is_completed_by_the_search_too() -> None:
     searched = dataclasses.replace(first, other_holders=(named,), provisional=False)
     kept.take_explained([("a", "leaked", (searched,), 0.5)], "main")
     assert [record.findings for record in kept.tests] == [(counter,), (searched,)]
+
+
+def test_what_a_helper_process_leaks_stays_beside_what_is_explained() -> None:
+    kept = RunRecords()
+    own, explained = waiting("a").findings[0], Finding("retained", False, "cpu", 1, 4, 4, "")
+    there = Finding("growing", True, "cpu", 1, 4, 4, "", process=HelperProcess(7, "Engine"))
+    noted = dataclasses.replace(there, failed=False)
+    for findings in ((own, there), (own, noted)):
+        kept.tests.append(waiting("a")._replace(findings=findings))
+    kept.take_explained([("a", "noted", (explained,), 0.5)] * 2, "main")
+    assert [(one.verdict, one.findings) for one in kept.tests] == [
+        ("leaked", (explained, there)),
+        ("noted", (explained, noted)),
+    ]
 
 
 def test_an_explanation_of_a_record_that_was_replaced_is_dropped() -> None:

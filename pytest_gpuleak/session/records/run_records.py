@@ -51,7 +51,10 @@ class RunRecords:
                 return
 
     def take_explained(self, explained: Iterable[tuple[str, Verdict, tuple[Finding, ...], float]], worker: str) -> None:
-        """Replace findings of a process that waited for their holders; of a test's attempts, in their order."""
+        """Replace findings of a process that waited for their holders; of a test's attempts, in their order.
+
+        Those of helper processes have not waited, and budgets are measured after the check.
+        """
         waiting: dict[str, list[int]] = {}
         for index, record in enumerate(self.tests):
             if record.worker == worker and any(found.waits for found in record.findings):
@@ -64,9 +67,11 @@ class RunRecords:
                 suspect_s = {**record.suspect_s, **spent}
                 if verdict == "leaked" and record.verdict != "leaked":
                     self.passed_so_far.add(nodeid)
-                # Budgets are measured after the check.
-                budgets = tuple(found for found in record.findings if found.kind == "budget")
-                self.tests[index] = record._replace(verdict=verdict, findings=findings + budgets, suspect_s=suspect_s)
+                others = tuple(
+                    found for found in record.findings if found.kind == "budget" or found.process is not None
+                )
+                all_told = record.verdict if any(found.failed for found in others) else verdict
+                self.tests[index] = record._replace(verdict=all_told, findings=findings + others, suspect_s=suspect_s)
 
     def nodeids(self) -> set[str]:
         """Return the tests that have ended."""
