@@ -429,7 +429,8 @@ def test_a_counter_that_cannot_be_read_there_is_told_once(run: Run) -> None:
     for pid in (7, 8):
         run.agent(lambda m: [{**well_behaved(m)[0], "faults": [fault]}], pid=pid)
     assert run.test() == run.test() == ()
-    assert run.told == [f"Engine (pid 7): {fault}"]
+    (told,) = run.told
+    assert told in (f"Engine (pid 7): {fault}", f"Engine (pid 8): {fault}")  # whichever answers first
 
 
 def test_one_that_waits_is_told_when_the_rerun_begins(run: Run) -> None:
