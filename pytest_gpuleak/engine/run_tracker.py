@@ -26,6 +26,7 @@ from pytest_gpuleak.heap.collector import (
     installed,
     why_no_epochs,
 )
+from pytest_gpuleak.heap.safe_access import instance_dict
 from pytest_gpuleak.heap.threads import running_threads
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, OUTSIDE_FLOOR
 
@@ -372,13 +373,10 @@ class RunTracker:
         return self.ownership.held_by_released or self.counters.apart.held_by_released
 
     def before_teardown(self, definition: object) -> None:
-        """Note whether a higher-scoped fixture, pytest's `FixtureDef`, leads to what the test has left: also in a cycle."""
-        left = set(map(id, self.detector.look()))
-        if left and not self.ownership.held_by_released:
-            with self.counters.apart.kept_apart():
-                from pytest_gpuleak.explain.lasting_roots import leads_to  # most tests leave nothing
-
-                self.ownership.held_by_released = leads_to(definition, left, self.frameworks.reference_finders())
+        """Note whether the value of a higher-scoped fixture, pytest's `FixtureDef`, leads to what the test has left."""
+        result = (instance_dict(definition) or {}).get("cached_result")
+        if type(result) is tuple and result:
+            self.ownership.note_held(result[0])
 
     @contextmanager
     def values_let_go(self) -> Iterator[None]:

@@ -162,14 +162,6 @@ class LastingRoots:
                 yield name, namespace
 
 
-def leads_to(definition: object, wanted: Collection[int], frameworks: Sequence[ReferenceFinder]) -> bool:
-    """Tell whether the value of pytest's `FixtureDef` leads to a `wanted` object, or may: the walk was cut."""
-    with PausedCollector():
-        walk = _Walk((), wanted)
-        walk.follow_fixture(definition)
-        return not walk.run(frameworks) or bool(walk.met)
-
-
 class _Walk:
     """Walks down, breadth first; `found` has the referrers that are not `young`, by the id of what they refer to.
 
@@ -222,8 +214,8 @@ class _Walk:
         self.add(result[0], result)
         self.follow(result[0])
 
-    def run(self, frameworks: Sequence[ReferenceFinder]) -> bool:
-        """Walk, as far as `MAX_WALKED` references, and to what native code keeps for the objects met; tell whether to the end."""
+    def run(self, frameworks: Sequence[ReferenceFinder]) -> None:
+        """Walk, as far as `MAX_WALKED` references, and to what native code keeps for the objects met."""
         met: set[int] = set()
         room = MAX_WALKED
         while self._pending and room > 0:
@@ -242,7 +234,6 @@ class _Walk:
             for value in framework.below(self._objects):
                 self._meet(value)
         self._objects.clear()  # the search would follow this list as one more holder of each
-        return room >= 0 and not self._pending
 
     def _leads_away(self, value: object) -> bool:
         kind = type(value)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from gc import get_referents, is_tracked
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.bulk import read_and_hold
+from pytest_gpuleak.engine.limits import MOST_CONTAINERS
+from pytest_gpuleak.heap.collector import PausedCollector
+from pytest_gpuleak.heap.referrers import reaches_everything
 from pytest_gpuleak.heap.weak_references import weak_reference
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from pytest_gpuleak.adapters.bulk import Held
     from pytest_gpuleak.adapters.protocol import ArrayFramework
@@ -135,6 +139,13 @@ class FixtureOwnership:
         yield
         self._compare(there_before, self.detector.look())
 
+    def note_held(self, value: object) -> None:
+        """Note whether the value of a fixture leads to what the test has left, also in a cycle, which outlives the teardown."""
+        left = set(map(id, self.detector.look()))
+        if left and not self.held_by_released:
+            with PausedCollector():
+                self.held_by_released = _leads_to(value, left)
+
     def _compare(self, there_before: set[int], now: list[object]) -> None:
         # What the test made before a higher-scoped fixture is not in sight.
         self.held_by_released |= bool(self.own) or not there_before <= set(map(id, now))
@@ -174,3 +185,19 @@ class FixtureOwnership:
     def _add(self, owner: OwnedSetup, born: list[object]) -> None:
         owner.identities.update(map(id, born))
         owner.held += read_and_hold(born, self._frameworks).values()
+
+
+def _leads_to(value: object, wanted: Collection[int]) -> bool:
+    """Tell whether a value leads to an object with one of these ids, or may: the walk was cut.
+
+    It loads no module: so many new objects would have the collector free the cycles before they are read.
+    """
+    pending, met = [value], set[int]()
+    while pending and len(met) < MOST_CONTAINERS:
+        one = pending.pop()
+        if id(one) in wanted:
+            return True
+        if id(one) not in met and is_tracked(one) and not reaches_everything(one):
+            met.add(id(one))
+            pending += get_referents(one)
+    return bool(pending)
