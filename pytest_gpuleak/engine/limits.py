@@ -83,8 +83,8 @@ LEAST_STAYING: Final = 0.25
 often the heap is counted."""
 
 MOST_CONTAINERS: Final = 1000
-"""Containers below an object that are looked at for a reference back to it. Bounds: others are left to a full
-collection."""
+"""Containers below an object that are looked at for a reference back to it, or from a fixture's value to what a test has
+left. Bounds: others are left to a full collection, and a fixture is taken to have held it."""
 
 # The host's memory.
 
