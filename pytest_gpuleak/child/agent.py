@@ -161,22 +161,15 @@ class Agent:
     def follow(self, message: dict[str, Any]) -> None:
         """Keep a wider fixture's memory apart, as in pytest's process. The test has ended before the teardown that follows it."""
         tracker, fixture, event = self._tracker, message["fixture"], message["event"]
-        older = self._knowledge.older(tracker)
         if event == "setup_begins":
             tracker.setup_begins(fixture, FixturePlace(*message["place"]), _policy_of(message["policy"]))
         elif event == "setup_ends":
             tracker.setup_ends(fixture, 0.0, failed=message["failed"])
         elif event == "teardown_begins":
             if self._in_test:
-                tracker.teardown_begins(fixture)
-                older.teardown_begins()
+                self._knowledge.teardown_begins(tracker, fixture)
         else:
-            due = tracker.take_released()
-            older.teardown_ends()
-            tracker.teardown_ends(fixture)
-            if message["again"]:
-                tracker.take_released()
-            tracker.ownership.postpone(due)
+            self._knowledge.teardown_ends(tracker, fixture, again=message["again"])
         self.send(op="followed", seq=message["seq"])
 
     def _judge_fixtures(self) -> tuple[list[dict[str, Any]], str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.engine.left_behind import LeftBehind
     from pytest_gpuleak.engine.older import OlderArrays
     from pytest_gpuleak.engine.run_tracker import RunTracker
@@ -87,6 +88,22 @@ class SessionKnowledge:
             older.look(tracker.detector, tracker.frameworks.arrays)
         tracker.begin_run()
         older.begin_test()
+
+    def teardown_begins(self, tracker: RunTracker, fixture: FixtureKey) -> None:
+        """See `FixtureEvents`."""
+        tracker.teardown_begins(fixture)
+        self.older(tracker).teardown_begins()
+
+    def teardown_ends(self, tracker: RunTracker, fixture: FixtureKey, *, again: bool) -> None:
+        """See `FixtureEvents`. What a re-run has set up `again` was judged in its own turn: to be run again is no fact of a fixture."""
+        due = tracker.take_released()
+        try:
+            self.older(tracker).teardown_ends()
+            tracker.teardown_ends(fixture)
+        finally:
+            if again:
+                tracker.take_released()
+            tracker.ownership.postpone(due)
 
     @cached_property
     def left_behind(self) -> LeftBehind:

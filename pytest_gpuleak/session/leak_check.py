@@ -155,22 +155,14 @@ class LeakCheck:
             self._free_failures()
             setup.outlived_failure = False
         self.helpers.teardown_begins(fixture)
-        self.tracker.teardown_begins(fixture)
-        self.knowledge.older(self.tracker).teardown_begins()
+        self.knowledge.teardown_begins(self.tracker, fixture)
         self.attempts.charge(began)
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
         """See `FixtureEvents`."""
         began = perf_counter()
-        rerunning, due = self.attempts.rerunning, self.tracker.take_released()
-        try:
-            self.knowledge.older(self.tracker).teardown_ends()
-            self.tracker.teardown_ends(fixture)
-        finally:
-            if rerunning:
-                # What it has set up again was judged in its own turn: whether a test is run again is no fact of a fixture.
-                self.tracker.take_released()
-            self.tracker.ownership.postpone(due)
+        rerunning = self.attempts.rerunning
+        self.knowledge.teardown_ends(self.tracker, fixture, again=rerunning)
         self.helpers.teardown_ends(fixture)
         for left in self.tracker.processes.take_left_by_fixtures():
             if not rerunning:
