@@ -64,7 +64,7 @@ class HostArrays:
         """
         if self.watched is None:
             return False
-        added = self._suspect.tracker.has_added_arrays
+        added = self._suspect.tracker.untracked.has_added
         # What programs take is an estimate, in which such arrays would be lost.
         self._grown.append(unexplained + growth.compiled if added else unexplained)
         self._added.append(added is not False)

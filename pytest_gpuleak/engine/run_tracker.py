@@ -220,12 +220,7 @@ class RunTracker:
 
         Arrays that replace as many smaller ones add none.
         """
-        return self.has_added_arrays is not False
-
-    @property
-    def has_added_arrays(self) -> bool | None:
-        """Whether the run has left more untracked arrays than there were, as a rule; None where their number is unknown."""
-        return self.untracked.has_added
+        return self.untracked.has_added is not False
 
     def least_host_growth(self, policy: Policy) -> int:
         """Return the smallest growth of the host's memory, in bytes, for which the last run is examined.

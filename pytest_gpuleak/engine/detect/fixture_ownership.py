@@ -137,12 +137,15 @@ class FixtureOwnership:
             return
         there_before = {id(array) for array in self.detector.look()}
         yield
-        self._compare(there_before, self.detector.look())
+        if there_before:
+            self._compare(there_before, self.detector.look())
 
     def note_held(self, value: object) -> None:
         """Note whether the value of a fixture leads to what the test has left, also in a cycle, which outlives the teardown."""
+        if self.held_by_released or not is_tracked(value):  # most fixtures have no value
+            return
         left = set(map(id, self.detector.look()))
-        if left and not self.held_by_released:
+        if left:
             with PausedCollector():
                 self.held_by_released = _leads_to(value, left)
 

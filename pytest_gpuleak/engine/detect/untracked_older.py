@@ -40,8 +40,9 @@ class UntrackedOlder:
         self._met: MetArrays | None = None
         self._of_fixtures: dict[FixtureKey, MetArrays] = {}
         self._followed: dict[int, _Followed] = {}
-        self._standing: list[int] = []  # bytes that are alive, by group: what one walk has met first
-        self._extra: list[int] = []  # bytes that are there because a test was run again, by group
+        # Of each test that re-runs have added to, and first of all others: bytes that are alive, and those of the re-runs.
+        self._standing: list[int] = [0]
+        self._extra: list[int] = [0]
         self._gone: Counter[int] = Counter()
         # What had gone, and the counts, when a running setup or teardown began, outermost first.
         self._before: list[tuple[Counter[int], list[int]]] = []
@@ -122,9 +123,10 @@ class UntrackedOlder:
         return alive
 
     def _follow(self, met: MetArrays, extra: int = 0) -> None:
-        group = len(self._standing)
-        self._standing.append(0)
-        self._extra.append(extra)
+        group = len(self._standing) if extra else 0
+        if extra:
+            self._standing.append(0)
+            self._extra.append(extra)
         for key, handle in met.handles.items():
             if key not in self._followed and (array := handle.array()) is not None:
                 one = self._followed[key] = _Followed(array, self._goes)
