@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from gc import get_referents, is_tracked
+from gc import get_referents
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.bulk import read_and_hold
 from pytest_gpuleak.engine.limits import MOST_CONTAINERS
 from pytest_gpuleak.heap.collector import PausedCollector
+from pytest_gpuleak.heap.immortal_containers import is_tracked
 from pytest_gpuleak.heap.referrers import reaches_everything
 from pytest_gpuleak.heap.weak_references import weak_reference
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.engine.limits import MOST_CONTAINERS
 from pytest_gpuleak.heap.c_functions import c_function
+from pytest_gpuleak.heap.immortal_containers import is_tracked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +50,7 @@ class KeepYoung:
         left = self.lost
         for identity, reference in self._followed:
             array = reference()
-            if array is None or move is None or not gc.is_tracked(array):
+            if array is None or move is None or not is_tracked(array):
                 left.add(identity)
             else:
                 move(array)
@@ -93,10 +94,10 @@ def _moves(untrack: Callable[[object], None], track: Callable[[object], None]) -
     """Try both functions on an object of our own: tracking an object twice would end the process."""
     known: list[object] = [[]]
     untrack(known)
-    if gc.is_tracked(known):
+    if is_tracked(known):
         return False
     track(known)
-    return gc.is_tracked(known)
+    return is_tracked(known)
 
 
 @functools.cache
@@ -134,7 +135,7 @@ def make_cycle_young(owner: object) -> None:
     waiting = [owner]
     for one in waiting:
         for child in gc.get_referents(one):
-            if child is not owner and (type(child) not in _CONTAINERS or not gc.is_tracked(child)):
+            if child is not owner and (type(child) not in _CONTAINERS or not is_tracked(child)):
                 continue
             parents[id(child)].append(id(one))
             if id(child) not in found and len(found) < MOST_CONTAINERS:
