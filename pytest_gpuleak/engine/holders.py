@@ -46,6 +46,7 @@ class Holders:
         self.runs = runs
         self._guard = guard
         self._known: dict[int, Explanation] = {}  # by the survivor's index, at the time of the verdict
+        self._walked = False  # whether a walk down was made: where it has met none, the next one would not either
         self._in_vain = False  # whether a search up has not led to all
         self.graphs: dict[Root, Autograd] = {}
         """What the autograd graphs behind each root retain."""
@@ -59,7 +60,7 @@ class Holders:
     def name(self, wanted: Sequence[Left], fixtures: Sequence[object]) -> None:
         """Name those of the `wanted` that have no name yet, and that lasting roots lead down to: it takes milliseconds."""
         wanted = [left for left in wanted if left.index not in self._known]
-        if self._can_walk(wanted):
+        if self._can_walk(wanted) and (self._known or not self._walked):
             self._reach(wanted, fixtures, [])
 
     def are_held(self, wanted: Sequence[Left], fixtures: Sequence[object], older: Sequence[Left]) -> bool:
@@ -88,6 +89,7 @@ class Holders:
             met = self._real(found.older, by_id)
             found.older.clear()
             older[:] = [left for left in older if left.held.reading.identity not in met]
+            self._walked = True
             return self._take_reached(wanted, arrays, found.explanations) and not older
         return False
 
