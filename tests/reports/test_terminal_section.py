@@ -210,6 +210,11 @@ class TestSection:
         ]
         assert len(short_summary.render_short_summary(tests, (), every=True)) == 21
 
+    def test_a_leak_with_several_holders_says_so(self, make: Any) -> None:
+        other = make.finding(bytes=1 << 20, holder=Holder("module", "app.SEEN", "app.SEEN[0]"))
+        lines = short_summary.render_short_summary([make.test("t.py::test_one", make.finding(), other)], ())
+        assert lines == ["LEAKED t.py::test_one - 5.0 MiB held by app.metrics.HISTORY and 1 more"]
+
     def test_q_is_a_line_for_each_holder_and_qq_none(self, make: Any) -> None:
         report = make.report(make.test("t.py::test_one", make.finding(), make.finding(failed=False)))
         both = make.report(

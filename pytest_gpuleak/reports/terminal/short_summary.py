@@ -76,7 +76,9 @@ def _amount(failed: Sequence[Finding]) -> str:
     size = format_bytes(sum(found.bytes for found in failed))
     if largest.holder is None or not largest.holder.root:
         return f"{size}, {clean_text(largest.kind, ID_LIMIT)}{_created(largest, 'created')}{where}"
-    return f"{size} held by {clean_text(largest.holder.root, TEXT_LIMIT)}{where}"
+    others = len({"" if one.holder is None else one.holder.root for one in failed} - {largest.holder.root})
+    more = f" and {others} more" if others else ""
+    return f"{size} held by {clean_text(largest.holder.root, TEXT_LIMIT)}{more}{where}"
 
 
 def _created(finding: Finding, word: str) -> str:
