@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pytest_gpuleak.adapters.probe_protocol import DeviceReading
 from pytest_gpuleak.heap.hidden_references import Link
 from pytest_gpuleak.heap.safe_access import is_subclass
-from pytest_gpuleak.model.findings import Autograd, Contribution, Origin
+from pytest_gpuleak.model.findings import Autograd, Contribution
 from pytest_gpuleak.model.readings import HOST, ArrayReading, DeviceSpace
+from pytest_gpuleak.model.source_files import Origin
 from pytest_gpuleak.model.text import clean_text
 
 if TYPE_CHECKING:

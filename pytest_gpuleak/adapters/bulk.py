@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pytest_gpuleak.adapters.protocol import ArrayFramework, StorageHandle
-    from pytest_gpuleak.model.findings import Origin
     from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
+    from pytest_gpuleak.model.source_files import Origin
 
 
 MOST_COMPARED = 1_000

@@ -7,7 +7,7 @@ import linecache
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from pytest_gpuleak.model.findings import Origin
+from pytest_gpuleak.model.source_files import Origin
 
 MAX_CODE_LENGTH = 200
 """Characters of a source line that are kept."""

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
         AllocationHistory,
         ArrayFramework,
         FirstUseWatch,
-        ReferenceFinder,
         Restore,
         SettleStep,
         SetupLines,
     )
+    from pytest_gpuleak.adapters.reference_protocol import ReferenceFinder
     from pytest_gpuleak.heap.budget import Budget
     from pytest_gpuleak.model.findings import Autograd
     from pytest_gpuleak.model.readings import DeviceSpace

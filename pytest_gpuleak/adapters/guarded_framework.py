@@ -12,7 +12,8 @@ from pytest_gpuleak.adapters import answers
 from pytest_gpuleak.adapters.answers import WrongAnswer, complete
 from pytest_gpuleak.adapters.guarded import METHODS, Guarded, asked
 from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
-from pytest_gpuleak.adapters.protocol import Framework, NativeObjects, ReferenceFinder, StoppedError
+from pytest_gpuleak.adapters.protocol import Framework, StoppedError
+from pytest_gpuleak.adapters.reference_protocol import NativeObjects, ReferenceFinder
 from pytest_gpuleak.heap.safe_access import is_subclass
 
 if TYPE_CHECKING:

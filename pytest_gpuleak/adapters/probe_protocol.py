@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from pytest_gpuleak.model.findings import Contribution, Peak, PeakPhase
+    from pytest_gpuleak.model.findings import Contribution
+    from pytest_gpuleak.model.peak_parts import Peak, PeakPhase
 
     AroundCall = Callable[[Callable[[], Any]], Any]
 

@@ -20,7 +20,8 @@ from pytest_gpuleak.heap.library_types import extension_class
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuleak.adapters.protocol import Framework, PartsLayout, ReferenceFinder
+    from pytest_gpuleak.adapters.protocol import Framework
+    from pytest_gpuleak.adapters.reference_protocol import PartsLayout, ReferenceFinder
     from pytest_gpuleak.adapters.untracked import MetArrays, UntrackedArrays
     from pytest_gpuleak.heap.hidden_references import HeapFinder
 

@@ -15,8 +15,8 @@ from pytest_gpuleak.reports.terminal.peak_changes import render_rows
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pytest_gpuleak.model.findings import Peak
     from pytest_gpuleak.model.peak_changes import KnownPeak
+    from pytest_gpuleak.model.peak_parts import Peak
     from pytest_gpuleak.model.records import RunReport
 
 _SHOWN = 200

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.stages import Guard, Stage
-    from pytest_gpuleak.model.findings import Finding, Holder, Origin
+    from pytest_gpuleak.model.findings import Finding, Holder
     from pytest_gpuleak.model.outcomes import FixturePlace
     from pytest_gpuleak.model.policy import Policy
+    from pytest_gpuleak.model.source_files import Origin
 
 
 class FixtureCheck:

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.untracked import MetArrays
     from pytest_gpuleak.engine.subject import Suspect
     from pytest_gpuleak.explain.untracked_arrays import HeapArrays
-    from pytest_gpuleak.model.findings import Finding, Origin
+    from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.readings import ArrayReading, Growth
+    from pytest_gpuleak.model.source_files import Origin
 
 
 class HostArrays:

@@ -19,7 +19,7 @@ from pytest_gpuleak.engine.limits import (
 )
 from pytest_gpuleak.heap.collector import PausedCollector
 from pytest_gpuleak.heap.tracing import CAN_TRACE, is_tracing
-from pytest_gpuleak.model.findings import Origin
+from pytest_gpuleak.model.source_files import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.protocol import OriginLog
     from pytest_gpuleak.explain.explanation import Explanation
-    from pytest_gpuleak.model.findings import Holder, HolderKind, Origin
+    from pytest_gpuleak.model.findings import Holder, HolderKind
     from pytest_gpuleak.model.readings import ArrayReading
+    from pytest_gpuleak.model.source_files import Origin
 
 HOLDER_RANK: dict[HolderKind, int] = {
     "module": 0, "class": 0, "cache": 0, "fixture": 0, "thread": 1, "frame": 1, "traceback": 2, "native": 3, "unknown": 4,

@@ -13,7 +13,8 @@ from pytest_gpuleak.explain.edge_to_edit import FIXED, KEEPS_KEY, edge_to_edit, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from pytest_gpuleak.model.findings import Finding, Holder, Origin, PathStep
+    from pytest_gpuleak.model.findings import Finding, Holder, PathStep
+    from pytest_gpuleak.model.source_files import Origin
 
 _ATTRIBUTE: Final = re.compile(r"\.[^\W\d]\w*")
 _CONTAINER: Final = re.compile(r"\.?[^\W\d]\w*|\['[^\W\d]\w*'\]")

@@ -22,7 +22,7 @@ from pytest_gpuleak.model.findings import Holder
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from pytest_gpuleak.adapters.protocol import ReferenceFinder
+    from pytest_gpuleak.adapters.reference_protocol import ReferenceFinder
     from pytest_gpuleak.explain.roots.roots import Root
     from pytest_gpuleak.explain.search import Remember
     from pytest_gpuleak.heap.budget import Budget

@@ -14,7 +14,7 @@ from pytest_gpuleak.heap.collector import PausedCollector
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from pytest_gpuleak.adapters.protocol import ReferenceFinder
+    from pytest_gpuleak.adapters.reference_protocol import ReferenceFinder
     from pytest_gpuleak.explain.cuts import Cut
     from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.explain.search import Remember

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from types import FrameType
 
-    from pytest_gpuleak.adapters.protocol import ReferenceFinder
+    from pytest_gpuleak.adapters.reference_protocol import ReferenceFinder
     from pytest_gpuleak.model.evidence import Keeper
 
 MAX_OBJECTS: Final = 20_000

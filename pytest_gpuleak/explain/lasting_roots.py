@@ -24,7 +24,7 @@ from pytest_gpuleak.heap.referrers import reaches_everything
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from pytest_gpuleak.adapters.protocol import ReferenceFinder
+    from pytest_gpuleak.adapters.reference_protocol import ReferenceFinder
     from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.explain.roots.module_names import ModuleNames
     from pytest_gpuleak.explain.roots.roots import Root

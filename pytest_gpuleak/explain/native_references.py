@@ -13,7 +13,7 @@ from pytest_gpuleak.heap import safe_access
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from pytest_gpuleak.adapters.protocol import NativeObjects, ReferenceFinder
+    from pytest_gpuleak.adapters.reference_protocol import NativeObjects, ReferenceFinder
     from pytest_gpuleak.explain.cuts import Cut
     from pytest_gpuleak.explain.reference_graph import Graph
     from pytest_gpuleak.explain.roots.roots import Roots

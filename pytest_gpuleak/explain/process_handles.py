@@ -16,7 +16,8 @@ from pytest_gpuleak.heap.safe_access import is_subclass, mro
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from pytest_gpuleak.model.findings import Holder, Origin
+    from pytest_gpuleak.model.findings import Holder
+    from pytest_gpuleak.model.source_files import Origin
 
 CLASSES = (("subprocess", "Popen", "_execute_child"), ("multiprocessing.process", "BaseProcess", "start"))
 """Module, class, and the method that starts the process, for all classes whose objects represent a child."""

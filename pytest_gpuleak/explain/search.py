@@ -26,7 +26,7 @@ from pytest_gpuleak.heap.referrers import referrers
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from pytest_gpuleak.adapters.protocol import ReferenceFinder
+    from pytest_gpuleak.adapters.reference_protocol import ReferenceFinder
     from pytest_gpuleak.explain.cuts import Cut
     from pytest_gpuleak.explain.explanation import Culprit
     from pytest_gpuleak.explain.roots.roots import Root

@@ -7,7 +7,7 @@ from gc import get_referents
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.adapters.protocol import UNTOLD
+from pytest_gpuleak.adapters.reference_protocol import UNTOLD
 from pytest_gpuleak.explain.roots.root import EXCEPTION
 from pytest_gpuleak.heap.reference_counts import LOOKUP_REFERENCES, UNCOUNTED, getrefcount
 from pytest_gpuleak.heap.referrers import untouchable_modules
@@ -15,7 +15,7 @@ from pytest_gpuleak.heap.referrers import untouchable_modules
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_gpuleak.adapters.protocol import ReferenceFinder
+    from pytest_gpuleak.adapters.reference_protocol import ReferenceFinder
     from pytest_gpuleak.explain.reference_graph import Graph
     from pytest_gpuleak.heap.budget import Budget
 

@@ -23,7 +23,7 @@ from pytest_gpuleak.heap.walk import HeapWalk
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from pytest_gpuleak.adapters.protocol import ReferenceFinder
+    from pytest_gpuleak.adapters.reference_protocol import ReferenceFinder
     from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.model.readings import ArrayReading
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_gpuleak.model.findings import Autograd, Holder, Origin
+    from pytest_gpuleak.model.findings import Autograd, Holder
     from pytest_gpuleak.model.readings import ArrayReading
+    from pytest_gpuleak.model.source_files import Origin
 
 Root = tuple[str, str, str]
 """Key by which findings are grouped: device, holder kind, holder root."""

@@ -17,14 +17,11 @@ from pytest_gpuleak.model.findings import (
     HelperProcess,
     Holder,
     Judged,
-    Origin,
     PathStep,
-    Peak,
-    PeakMoment,
-    PeakPart,
-    PeakStep,
 )
 from pytest_gpuleak.model.helpers import HelperGrowth, HelperReading
+from pytest_gpuleak.model.peak_parts import Peak, PeakMoment, PeakPart, PeakStep
+from pytest_gpuleak.model.source_files import Origin
 
 _STATUS_LINE = re.compile(r"(known|grown|new) \(baseline\): (.*)", re.DOTALL)
 

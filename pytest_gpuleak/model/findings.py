@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from pytest_gpuleak.model.source_files import Edit
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.model.peak_parts import Peak
+    from pytest_gpuleak.model.source_files import Origin
 
 HolderKind = Literal["module", "class", "cache", "fixture", "frame", "thread", "traceback", "native", "unknown"]
 FindingKind = Literal[
     "growing", "retained", "unconfirmed", "cycle", "unattributed", "host", "process", "budget", "tracer", "recompiled"
 ]
-
-PeakCategory = Literal[
-    "parameter",
-    "buffer",
-    "gradient",
-    "optimizer state",
-    "activation",
-    "temporary",
-    "input",
-    "held",
-    "inside",
-    "smaller",
-]
-"""What memory is used for. An activation is saved by an autograd graph for its backward pass; a temporary is released by
-the statement that made it; an input was handed to a model; a variable or a container keeps what is held; what
-an operator takes beside its results is inside it. The rows too small for a place of their own are the part `smaller`."""
-
-PeakPhase = Literal["setup", "call", "teardown", "forward", "backward", "optimizer"]
 
 KIND_CODES: Final[dict[str, str]] = {
     "growing": "GL001",
@@ -43,28 +31,6 @@ KIND_CODES: Final[dict[str, str]] = {
 """Codes of findings that no pattern of the hints explains; `codes` has their pages."""
 
 _CODES_OF_KINDS: Final = frozenset({"", *KIND_CODES.values()})
-
-
-@dataclasses.dataclass(frozen=True)
-class Origin:
-    """The user's line that created an array's storage; `file` is relative to the rootdir where it lies below it.
-
-    `code` is the line, stripped, cut and free of control characters; empty where it cannot be read.
-    """
-
-    file: str
-    line: int
-    function: str
-    code: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Edit:
-    """The line to cut: it sets, adds or registers the reference that keeps the memory. `code` is as an origin's."""
-
-    file: str
-    line: int | None
-    code: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,82 +158,6 @@ class Judged:
     why_no_holder: str = ""
     why_no_line: str = ""
     search_cut: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class PeakMoment:
-    """When the peak was reached: the user's line that ran, the module that was called, and the operator.
-
-    Attributes:
-        forward: in a backward pass, the line of the forward pass that it was at (``model.py:14``); else empty.
-    """
-
-    file: str | None
-    line: int | None
-    module: str
-    phase: PeakPhase
-    function: str = ""
-    operator: str = ""
-    forward: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class PeakPart:
-    """Storages of one form and purpose that one line has made; `bytes` is the sum of all `count`.
-
-    Attributes:
-        module: path of the module that was called, or that owns the parameters (``Net.body.*`` for several).
-        note: the line of the forward pass whose backward pass made it, with the operator; the categories of `smaller`.
-    """
-
-    category: PeakCategory
-    module: str
-    bytes: int
-    count: int
-    dtype: str = ""
-    shape: tuple[int, ...] = ()
-    created: Origin | None = None
-    note: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class PeakStep:
-    """Memory after a storage was made, the one with the number `at`, by a line in a phase: bytes `alive` by their use."""
-
-    at: int
-    phase: PeakPhase
-    file: str | None
-    line: int | None
-    alive: dict[str, int]
-
-
-@dataclasses.dataclass(frozen=True)
-class Peak:
-    """The most memory, in bytes over what was there before, that a run has had on a device, and what it consisted of.
-
-    Attributes:
-        bytes: the sum of the parts, of `unsplit_bytes` and of `unexplained_bytes`.
-        estimated: whether it was computed for another device than it was measured on.
-        parts: at most `MAX_ROWS`, largest first, `smaller` last.
-        unexplained_bytes: what no part has: memory inside operators, of libraries, and lost to rounding.
-        backward: whether a backward pass has run.
-        lacks: what the parts do not tell, in words, each a clause.
-        steps: the tensors over the run, by the storages made, of each stretch the highest; empty where none was recorded.
-        unsplit_bytes: what blocks have beyond what was asked for, by the allocator's history.
-        workspaces_bytes: what libraries kept on the device for later calls, which is not in `bytes`; None: not told apart.
-    """
-
-    device: str
-    bytes: int
-    moment: PeakMoment | None = None
-    parts: tuple[PeakPart, ...] = ()
-    unexplained_bytes: int = 0
-    estimated: bool = False
-    backward: bool = False
-    lacks: tuple[str, ...] = ()
-    steps: tuple[PeakStep, ...] = ()
-    unsplit_bytes: int = 0
-    workspaces_bytes: int | None = None
 
 
 BaselineState = Literal["known", "grown", "new"]

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.device_wait import DeviceWait
-    from pytest_gpuleak.model.findings import Finding, Peak
+    from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.helpers import HelperReading
+    from pytest_gpuleak.model.peak_parts import Peak
 
 # No postponed annotations, no dataclass: see docs/developing/performance.md, "Start-up".
 Verdict = Literal["clean", "leaked", "noted", "allowed", "unchecked"]

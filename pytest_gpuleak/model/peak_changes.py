@@ -13,7 +13,7 @@ from pytest_gpuleak.model.text import clean_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pytest_gpuleak.model.findings import Peak, PeakPart
+    from pytest_gpuleak.model.peak_parts import Peak, PeakPart
 
 UNEXPLAINED = "not explained"
 """The category of the row with what no part of a peak has."""

@@ -5,16 +5,33 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from pytest_gpuleak.model.findings import PeakPart
 from pytest_gpuleak.model.source_files import shorten
 from pytest_gpuleak.model.text import count_of, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpuleak.model.findings import Origin, Peak, PeakCategory
+    from pytest_gpuleak.model.source_files import Origin
+
+PeakCategory = Literal[
+    "parameter",
+    "buffer",
+    "gradient",
+    "optimizer state",
+    "activation",
+    "temporary",
+    "input",
+    "held",
+    "inside",
+    "smaller",
+]
+"""What memory is used for. An activation is saved by an autograd graph for its backward pass; a temporary is released by
+the statement that made it; an input was handed to a model; a variable or a container keeps what is held; what
+an operator takes beside its results is inside it. The rows too small for a place of their own are the part `smaller`."""
+
+PeakPhase = Literal["setup", "call", "teardown", "forward", "backward", "optimizer"]
 
 MAX_ROWS: Final = 10
 """Most parts of a peak; the last of so many is `smaller`."""
@@ -44,6 +61,82 @@ _TOGETHER: Final = {
 _ALONE: Final = ("held", "input", "temporary")
 
 _NUMBERS: Final = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+@dataclasses.dataclass(frozen=True)
+class PeakMoment:
+    """When the peak was reached: the user's line that ran, the module that was called, and the operator.
+
+    Attributes:
+        forward: in a backward pass, the line of the forward pass that it was at (``model.py:14``); else empty.
+    """
+
+    file: str | None
+    line: int | None
+    module: str
+    phase: PeakPhase
+    function: str = ""
+    operator: str = ""
+    forward: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class PeakPart:
+    """Storages of one form and purpose that one line has made; `bytes` is the sum of all `count`.
+
+    Attributes:
+        module: path of the module that was called, or that owns the parameters (``Net.body.*`` for several).
+        note: the line of the forward pass whose backward pass made it, with the operator; the categories of `smaller`.
+    """
+
+    category: PeakCategory
+    module: str
+    bytes: int
+    count: int
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    created: Origin | None = None
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class PeakStep:
+    """Memory after a storage was made, the one with the number `at`, by a line in a phase: bytes `alive` by their use."""
+
+    at: int
+    phase: PeakPhase
+    file: str | None
+    line: int | None
+    alive: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Peak:
+    """The most memory, in bytes over what was there before, that a run has had on a device, and what it consisted of.
+
+    Attributes:
+        bytes: the sum of the parts, of `unsplit_bytes` and of `unexplained_bytes`.
+        estimated: whether it was computed for another device than it was measured on.
+        parts: at most `MAX_ROWS`, largest first, `smaller` last.
+        unexplained_bytes: what no part has: memory inside operators, of libraries, and lost to rounding.
+        backward: whether a backward pass has run.
+        lacks: what the parts do not tell, in words, each a clause.
+        steps: the tensors over the run, by the storages made, of each stretch the highest; empty where none was recorded.
+        unsplit_bytes: what blocks have beyond what was asked for, by the allocator's history.
+        workspaces_bytes: what libraries kept on the device for later calls, which is not in `bytes`; None: not told apart.
+    """
+
+    device: str
+    bytes: int
+    moment: PeakMoment | None = None
+    parts: tuple[PeakPart, ...] = ()
+    unexplained_bytes: int = 0
+    estimated: bool = False
+    backward: bool = False
+    lacks: tuple[str, ...] = ()
+    steps: tuple[PeakStep, ...] = ()
+    unsplit_bytes: int = 0
+    workspaces_bytes: int | None = None
 
 
 class Block(NamedTuple):

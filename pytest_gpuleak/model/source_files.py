@@ -1,13 +1,36 @@
-"""Tell the user's own source files from installed ones."""
+"""Lines of source files, and which files are the user's own and which are installed."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 
 PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 - paths are compared as text, a thousand times a re-run
 
 _PACKAGE_FOLDERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """The user's line that created an array's storage; `file` is relative to the rootdir where it lies below it.
+
+    `code` is the line, stripped, cut and free of control characters; empty where it cannot be read.
+    """
+
+    file: str
+    line: int
+    function: str
+    code: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Edit:
+    """The line to cut: it sets, adds or registers the reference that keeps the memory. `code` is as an origin's."""
+
+    file: str
+    line: int | None
+    code: str
 
 
 @functools.cache

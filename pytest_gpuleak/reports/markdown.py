@@ -26,7 +26,8 @@ from pytest_gpuleak.reports.wording import describe_owners, find_origin
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from pytest_gpuleak.model.findings import Finding, FixtureRecord, KnownLeak, Peak
+    from pytest_gpuleak.model.findings import Finding, FixtureRecord, KnownLeak
+    from pytest_gpuleak.model.peak_parts import Peak
     from pytest_gpuleak.model.records import RunReport, TestRecord
     from pytest_gpuleak.reports.grouping import Entry
 

@@ -10,7 +10,8 @@ from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuleak.model.findings import ArrayInfo, Finding, Holder, Origin
+    from pytest_gpuleak.model.findings import ArrayInfo, Finding, Holder
+    from pytest_gpuleak.model.source_files import Origin
     from pytest_gpuleak.reports.grouping import Group
 
 KIND_WORDS = {

@@ -191,11 +191,12 @@ class Session:
         if PhaseSignals.are_lost(self._config):
             manager.register(PhaseSignals(), "gpuleak-signals")
         if self._settings.children == "agent":
-            from pytest_gpuleak.session.features.children.agents import open_agents
+            from pytest_gpuleak.session.features.children.agents import Agents
+            from pytest_gpuleak.session.features.children.listener import open_listener
 
-            root = str(self._config.rootpath)
-            check.helpers.agents = open_agents(root, check.tracker.processes, check.attempts.tell)
-            if check.helpers.agents is not None:
+            listener = open_listener(str(self._config.rootpath), check.attempts.tell)
+            if listener is not None:
+                check.helpers.agents = Agents(listener, check.tracker.processes, check.attempts.tell)
                 self._config.add_cleanup(check.helpers.agents.close)
         peaks = manager.unregister(name="gpuleak-peak-hooks") if manager.hasplugin("gpuleak-peak-hooks") else None
         if peaks is not None:

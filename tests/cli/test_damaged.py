@@ -24,10 +24,10 @@ from pytest_gpuleak.model.findings import (
     Holder,
     Judged,
     KnownLeak,
-    Origin,
     PathStep,
 )
 from pytest_gpuleak.model.records import encode
+from pytest_gpuleak.model.source_files import Origin
 from pytest_gpuleak.reports.json.journal import Journal
 from pytest_gpuleak.reports.json.read import UnusableReport, read_report
 from pytest_gpuleak.reports.json.write import encode_report

@@ -18,7 +18,7 @@ from tests.cuda_standin.test_cases import ON_THE_STAND_IN, needs_cuda_build
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuleak.model.findings import Peak
+    from pytest_gpuleak.model.peak_parts import Peak
 
 pytestmark = pytest.mark.slow
 if needs_cuda_build.args[0]:  # before torch is imported: every search of the tests beside these would walk its objects

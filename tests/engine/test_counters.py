@@ -22,9 +22,10 @@ from pytest_gpuleak.engine.judge.counters import (
     suspects,
 )
 from pytest_gpuleak.model.evidence import Evidence, Survivor
-from pytest_gpuleak.model.findings import NOT_READ, Autograd, Contribution, Finding, Holder, Origin
+from pytest_gpuleak.model.findings import NOT_READ, Autograd, Contribution, Finding, Holder
 from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, OUTSIDE_FLOOR, ArrayReading, Growth
+from pytest_gpuleak.model.source_files import Origin
 
 MIB = 2**20
 HEAP = {"heap": HostLimits(judges=True, floor=0)}

@@ -10,9 +10,10 @@ import pytest
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.judge.growth import compare_runs
 from pytest_gpuleak.model.evidence import Evidence, Survivor
-from pytest_gpuleak.model.findings import Holder, Origin
+from pytest_gpuleak.model.findings import Holder
 from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.model.readings import ArrayReading
+from pytest_gpuleak.model.source_files import Origin
 from tests.support.calls import count_calls
 
 if TYPE_CHECKING:

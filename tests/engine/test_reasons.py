@@ -21,8 +21,8 @@ from pytest_gpuleak.model.findings import (
     Finding,
     Holder,
     Judged,
-    Origin,
 )
+from pytest_gpuleak.model.source_files import Origin
 
 LINE = Origin("app.py", 3, "f", "x = 1")
 HELD = Holder("module", "app.KEPT", "app.KEPT[0]")

@@ -11,9 +11,9 @@ from pytest_gpuleak.engine.fixture_check import FixtureCheck
 from pytest_gpuleak.engine.run_tracker import RunTracker
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.engine.stages import Unguarded
-from pytest_gpuleak.model.findings import Origin
 from pytest_gpuleak.model.outcomes import FixturePlace
 from pytest_gpuleak.model.policy import Policy
+from pytest_gpuleak.model.source_files import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

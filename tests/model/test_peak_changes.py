@@ -7,7 +7,6 @@ import dataclasses
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuleak.model.findings import Origin, Peak, PeakPart
 from pytest_gpuleak.model.peak_changes import (
     KnownPeak,
     PeakRow,
@@ -16,6 +15,8 @@ from pytest_gpuleak.model.peak_changes import (
     describe_row_change,
     known_peak,
 )
+from pytest_gpuleak.model.peak_parts import Peak, PeakPart
+from pytest_gpuleak.model.source_files import Origin
 
 MIB = 2**20
 ROWS = st.lists(

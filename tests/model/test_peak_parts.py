@@ -8,16 +8,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuleak.model.findings import Origin, Peak, PeakMoment, PeakPart
 from pytest_gpuleak.model.peak_parts import (
     MAX_ROWS,
     Block,
+    Peak,
+    PeakMoment,
+    PeakPart,
     common_module,
     group_blocks,
     located,
     sum_of,
     with_total,
 )
+from pytest_gpuleak.model.source_files import Origin
 from pytest_gpuleak.reports.terminal.peak import render_peak
 
 MIB = 2**20

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.model.findings import ArrayInfo, Finding, FixtureRecord, Holder, Origin, PathStep
+from pytest_gpuleak.model.findings import ArrayInfo, Finding, FixtureRecord, Holder, PathStep
 from pytest_gpuleak.model.records import RunReport, TestRecord
+from pytest_gpuleak.model.source_files import Origin
 
 MIB = 1024 * 1024
 

@@ -15,16 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.model.findings import (
-    ArrayInfo,
-    Autograd,
-    Contribution,
-    FixtureRecord,
-    Holder,
-    KnownLeak,
-    Origin,
-    PathStep,
-)
+from pytest_gpuleak.model.findings import ArrayInfo, Autograd, Contribution, FixtureRecord, Holder, KnownLeak, PathStep
+from pytest_gpuleak.model.source_files import Origin
 from pytest_gpuleak.reports import formats
 from pytest_gpuleak.reports.html.chart import build_charts, draw_chart
 from pytest_gpuleak.reports.html.page import encode_report

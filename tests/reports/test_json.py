@@ -13,11 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuleak.model import findings
+from pytest_gpuleak.model import findings, peak_parts, source_files
 from pytest_gpuleak.model import records as run_records
 from pytest_gpuleak.model.finding_codec import decode_finding, encode_finding
 from pytest_gpuleak.model.findings import Autograd, FixtureRecord
-from pytest_gpuleak.model.peak_parts import MAX_ROWS, MAX_STEPS
 from pytest_gpuleak.reports import formats
 from pytest_gpuleak.reports.formats import write_report
 from pytest_gpuleak.reports.json.plain import MAX_TEXT
@@ -35,7 +34,7 @@ COUNTS = st.integers(0, 2**62)
 LINES = st.integers(1, 10**6)
 SECONDS = st.floats(0, 1e9)
 TEXTS = st.text(st.characters())
-ORIGINS = st.builds(findings.Origin, TEXTS, LINES, TEXTS, TEXTS)
+ORIGINS = st.builds(source_files.Origin, TEXTS, LINES, TEXTS, TEXTS)
 ARRAYS = st.builds(
     findings.ArrayInfo, st.tuples(COUNTS, COUNTS) | st.just(()), TEXTS, TEXTS, COUNTS, COUNTS, st.none() | ORIGINS
 )
@@ -49,17 +48,21 @@ HOLDERS = st.builds(
     st.none() | LINES,
 )
 PEAKS = st.builds(
-    findings.Peak,
+    peak_parts.Peak,
     TEXTS,
     COUNTS,
     st.none()
     | st.builds(
-        findings.PeakMoment, st.none() | TEXTS, st.none() | LINES, TEXTS, st.sampled_from(get_args(findings.PeakPhase))
+        peak_parts.PeakMoment,
+        st.none() | TEXTS,
+        st.none() | LINES,
+        TEXTS,
+        st.sampled_from(get_args(peak_parts.PeakPhase)),
     ),
     st.lists(
         st.builds(
-            findings.PeakPart,
-            st.sampled_from(get_args(findings.PeakCategory)),
+            peak_parts.PeakPart,
+            st.sampled_from(get_args(peak_parts.PeakCategory)),
             TEXTS,
             COUNTS,
             COUNTS,
@@ -72,9 +75,9 @@ PEAKS = st.builds(
     lacks=st.lists(TEXTS, max_size=2).map(tuple),
     steps=st.lists(
         st.builds(
-            findings.PeakStep,
+            peak_parts.PeakStep,
             COUNTS,
-            st.sampled_from(get_args(findings.PeakPhase)),
+            st.sampled_from(get_args(peak_parts.PeakPhase)),
             st.none() | TEXTS,
             st.none() | LINES,
             st.dictionaries(TEXTS, COUNTS, max_size=2),
@@ -194,15 +197,15 @@ def test_the_schema_knows_every_field() -> None:
         "fixture": FixtureRecord,
         "finding": findings.Finding,
         "array": findings.ArrayInfo,
-        "origin": findings.Origin,
+        "origin": source_files.Origin,
         "holder": findings.Holder,
-        "edit": findings.Edit,
+        "edit": source_files.Edit,
         "autograd": Autograd,
         "judged": findings.Judged,
-        "peak": findings.Peak,
-        "peakMoment": findings.PeakMoment,
-        "peakPart": findings.PeakPart,
-        "peakStep": findings.PeakStep,
+        "peak": peak_parts.Peak,
+        "peakMoment": peak_parts.PeakMoment,
+        "peakPart": peak_parts.PeakPart,
+        "peakStep": peak_parts.PeakStep,
         "knownLeak": findings.KnownLeak,
     }.items():
         fields = set(getattr(record, "_fields", None) or (field.name for field in dataclasses.fields(record)))
@@ -212,11 +215,11 @@ def test_the_schema_knows_every_field() -> None:
         assert set(definitions[name]["properties"]) == fields, name
         assert set(definitions[name]["required"]) == fields, name
     assert definitions["finding"]["properties"]["kind"]["enum"] == list(get_args(findings.FindingKind))
-    assert definitions["peakPart"]["properties"]["category"]["enum"] == list(get_args(findings.PeakCategory))
-    assert definitions["peakMoment"]["properties"]["phase"]["enum"] == list(get_args(findings.PeakPhase))
-    assert definitions["peakStep"]["properties"]["phase"]["enum"] == list(get_args(findings.PeakPhase))
-    assert definitions["peak"]["properties"]["parts"]["maxItems"] == MAX_ROWS
-    assert definitions["peak"]["properties"]["steps"]["maxItems"] == MAX_STEPS
+    assert definitions["peakPart"]["properties"]["category"]["enum"] == list(get_args(peak_parts.PeakCategory))
+    assert definitions["peakMoment"]["properties"]["phase"]["enum"] == list(get_args(peak_parts.PeakPhase))
+    assert definitions["peakStep"]["properties"]["phase"]["enum"] == list(get_args(peak_parts.PeakPhase))
+    assert definitions["peak"]["properties"]["parts"]["maxItems"] == peak_parts.MAX_ROWS
+    assert definitions["peak"]["properties"]["steps"]["maxItems"] == peak_parts.MAX_STEPS
     assert definitions["finding"]["properties"]["tensors"]["maxItems"] == findings.MAX_ARRAYS_SHOWN
     assert definitions["test"]["properties"]["verdict"]["enum"] == list(get_args(run_records.Verdict))
     assert definitions["test"]["properties"]["outcome"]["enum"] == list(get_args(run_records.Outcome))

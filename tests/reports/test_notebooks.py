@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.api import Holders, Leaks
+from pytest_gpuleak.results import Holders, Leaks
 from tests.support.hostile import TEXTS, hostile_finding
 
 

@@ -6,7 +6,8 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.model.findings import Origin, Peak, PeakMoment, PeakPart, PeakStep
+from pytest_gpuleak.model.peak_parts import Peak, PeakMoment, PeakPart, PeakStep
+from pytest_gpuleak.model.source_files import Origin
 from pytest_gpuleak.reports import formats
 from pytest_gpuleak.reports.html.peaks import draw_peaks
 from pytest_gpuleak.reports.terminal.peak_changes import heaviest, render_heaviest

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.model.findings import ArrayInfo, Contribution, FixtureRecord, Holder, KnownLeak, Origin
+from pytest_gpuleak.model.findings import ArrayInfo, Contribution, FixtureRecord, Holder, KnownLeak
+from pytest_gpuleak.model.source_files import Origin
 from pytest_gpuleak.reports import sarif
 from pytest_gpuleak.reports.formats import render
 from pytest_gpuleak.reports.github import render_annotations

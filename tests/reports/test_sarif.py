@@ -9,7 +9,8 @@ from urllib.parse import unquote
 import jsonschema
 import pytest
 
-from pytest_gpuleak.model.findings import BaselineStatus, FindingKind, FixtureRecord, Holder, KnownLeak, Origin
+from pytest_gpuleak.model.findings import BaselineStatus, FindingKind, FixtureRecord, Holder, KnownLeak
+from pytest_gpuleak.model.source_files import Origin
 from pytest_gpuleak.reports import formats, sarif
 from pytest_gpuleak.reports.rules import RULES, rule_id
 from pytest_gpuleak.reports.terminal.findings import render_short

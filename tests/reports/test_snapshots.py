@@ -25,9 +25,9 @@ from pytest_gpuleak.model.findings import (
     FixtureRecord,
     Holder,
     KnownLeak,
-    Origin,
     PathStep,
 )
+from pytest_gpuleak.model.source_files import Origin
 from pytest_gpuleak.model.summary import summarise
 from pytest_gpuleak.model.text import width_of
 from pytest_gpuleak.reports import markdown, sarif

@@ -7,16 +7,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from pytest_gpuleak.model.findings import (
-    Autograd,
-    Contribution,
-    FindingKind,
-    Holder,
-    HolderKind,
-    Judged,
-    Origin,
-    PathStep,
-)
+from pytest_gpuleak.model.findings import Autograd, Contribution, FindingKind, Holder, HolderKind, Judged, PathStep
+from pytest_gpuleak.model.source_files import Origin
 from pytest_gpuleak.reports import wording
 from pytest_gpuleak.reports.terminal import findings as terminal
 from pytest_gpuleak.reports.terminal import section as terminal_section

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.model.findings import Autograd, Contribution, FixtureRecord, Holder, Origin, PathStep
+from pytest_gpuleak.model.findings import Autograd, Contribution, FixtureRecord, Holder, PathStep
+from pytest_gpuleak.model.source_files import Origin
 from pytest_gpuleak.reports.terminal import findings as terminal
 from pytest_gpuleak.reports.terminal import lines as lines_module
 from pytest_gpuleak.reports.terminal import section as terminal_section

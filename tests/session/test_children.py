@@ -25,9 +25,9 @@ from pytest_gpuleak.session.features.children import agents as agents_module
 from pytest_gpuleak.session.features.children import connections as connections_module
 from pytest_gpuleak.session.features.children import listener as listener_module
 from pytest_gpuleak.session.features.children import patience as patience_module
-from pytest_gpuleak.session.features.children.agents import Agents, open_agents
+from pytest_gpuleak.session.features.children.agents import Agents
 from pytest_gpuleak.session.features.children.connection import Connection, read_finding
-from pytest_gpuleak.session.features.children.listener import Listener
+from pytest_gpuleak.session.features.children.listener import Listener, open_listener
 from pytest_gpuleak.session.features.children.patience import LOOK_S
 
 if TYPE_CHECKING:
@@ -623,7 +623,7 @@ def test_without_a_socket_nothing_is_watched_and_a_line_says_so(monkeypatch: pyt
 
     monkeypatch.setattr(tempfile, "mkdtemp", refuse)
     told: list[str] = []
-    assert open_agents("/root", cast("Any", None), told.append) is None
+    assert open_listener("/root", told.append) is None
     assert told == [
         "--gpu-leak-children=agent has no effect: no socket can be made for it ([Errno 13] Permission denied)"
     ]

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from pytest_gpuleak.model import findings, records
+from pytest_gpuleak.model import findings, peak_parts, records, source_files
 from tests.reports.conftest import Make
 from tests.support.hostile import TEXTS as HOSTILE
 
@@ -21,7 +21,7 @@ SIZES = (
 )
 LINES = st.sampled_from([0, 1, -4, 2**31 - 1, 2**31, 2**70]) | st.integers()
 SECONDS = st.floats(allow_nan=True, allow_infinity=True)
-ORIGINS = st.builds(findings.Origin, TEXTS, LINES, TEXTS, TEXTS)
+ORIGINS = st.builds(source_files.Origin, TEXTS, LINES, TEXTS, TEXTS)
 
 
 def some(items: st.SearchStrategy[Any], size: int = 3) -> st.SearchStrategy[tuple[Any, ...]]:
@@ -50,17 +50,24 @@ HOLDERS = st.builds(
 ARRAYS = st.builds(findings.ArrayInfo, some(SIZES), TEXTS, TEXTS, SIZES, SIZES, st.none() | ORIGINS, TEXTS, TEXTS)
 PARTS = st.builds(findings.Contribution, TEXTS, SIZES, SIZES, st.none() | ORIGINS, st.none() | HOLDERS)
 PEAKS = st.builds(
-    findings.Peak,
+    peak_parts.Peak,
     TEXTS,
     SIZES,
     st.none()
     | st.builds(
-        findings.PeakMoment, st.none() | TEXTS, st.none() | LINES, TEXTS, words(findings.PeakPhase), TEXTS, TEXTS, TEXTS
+        peak_parts.PeakMoment,
+        st.none() | TEXTS,
+        st.none() | LINES,
+        TEXTS,
+        words(peak_parts.PeakPhase),
+        TEXTS,
+        TEXTS,
+        TEXTS,
     ),
     some(
         st.builds(
-            findings.PeakPart,
-            words(findings.PeakCategory),
+            peak_parts.PeakPart,
+            words(peak_parts.PeakCategory),
             TEXTS,
             SIZES,
             SIZES,

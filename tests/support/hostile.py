@@ -13,9 +13,9 @@ from pytest_gpuleak.model.findings import (
     FixtureRecord,
     Holder,
     KnownLeak,
-    Origin,
     PathStep,
 )
+from pytest_gpuleak.model.source_files import Origin
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport

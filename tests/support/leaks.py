@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from pytest_gpuleak.explain.hints.order import advice_for
 from pytest_gpuleak.explain.hints.trail import Trail
-from pytest_gpuleak.model.findings import (
-    ArrayInfo,
-    Autograd,
-    Finding,
-    FindingKind,
-    Holder,
-    HolderKind,
-    Origin,
-    PathStep,
-)
+from pytest_gpuleak.model.findings import ArrayInfo, Autograd, Finding, FindingKind, Holder, HolderKind, PathStep
+from pytest_gpuleak.model.source_files import Origin
 
 Step = tuple[str, str]
 CLOSURE = (".__closure__[0].cell_contents", "closure variable 'x' of test_it.<locals>.<lambda>")

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.creation_lines import origin_at
 from pytest_gpuleak.adapters.replaced import replaced
-from pytest_gpuleak.model.findings import Peak, PeakMoment, PeakPart
+from pytest_gpuleak.model.peak_parts import Peak, PeakMoment, PeakPart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
-    from pytest_gpuleak.model.findings import PeakPhase
+    from pytest_gpuleak.model.peak_parts import PeakPhase
 
     Line = tuple[str, int, str]
     """File, number and function."""

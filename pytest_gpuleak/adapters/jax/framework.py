@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
     from pytest_gpuleak.adapters.protocol import Restore, SettleStep, StorageHandle
-    from pytest_gpuleak.model.findings import Origin
     from pytest_gpuleak.model.readings import ArrayReading, DeviceSpace, MemoryRange
+    from pytest_gpuleak.model.source_files import Origin
 
 
 class JaxArrays(LateArrays):

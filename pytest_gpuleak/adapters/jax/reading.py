@@ -16,7 +16,7 @@ from pytest_gpuleak.model.readings import TRACE, ArrayReading, MemoryRange
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_gpuleak.model.findings import Origin
+    from pytest_gpuleak.model.source_files import Origin
 
 MAX_LINES: Final = 2000
 """Arrays whose stacks are read: each takes 12 us, and a crowd's lines are taken from similar arrays."""

@@ -18,14 +18,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pytest_gpuleak.adapters.probe_protocol import BlockRecorder, HostBlocks, PeakRecorder
-    from pytest_gpuleak.adapters.protocol import (
-        AllocationHistory,
-        OriginLog,
-        ReferenceFinder,
-        Restore,
-        SettleStep,
-        StorageHandle,
-    )
+    from pytest_gpuleak.adapters.protocol import AllocationHistory, OriginLog, Restore, SettleStep, StorageHandle
+    from pytest_gpuleak.adapters.reference_protocol import ReferenceFinder
     from pytest_gpuleak.adapters.torch.first_use import TorchFirstUse
     from pytest_gpuleak.adapters.torch.modules import TorchModules
     from pytest_gpuleak.adapters.torch.processes import TorchProcesses

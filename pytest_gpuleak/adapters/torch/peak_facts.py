@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
     from pytest_gpuleak.adapters.torch.peak_places import Places
     from pytest_gpuleak.adapters.torch.peak_storages import Storages
-    from pytest_gpuleak.model.findings import PeakCategory
+    from pytest_gpuleak.model.peak_parts import PeakCategory
 
 NO_SEQUENCE: Final = 1 << 62
 """Nodes without a sequence number of their own, as those that accumulate gradients, have one above."""

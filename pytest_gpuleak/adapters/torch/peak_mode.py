@@ -28,15 +28,15 @@ from pytest_gpuleak.adapters.torch.peak_places import Line, Place, Places
 from pytest_gpuleak.adapters.torch.peak_steps import Record, steps_of
 from pytest_gpuleak.adapters.torch.peak_storages import Storages
 from pytest_gpuleak.heap.threads import started_threads
-from pytest_gpuleak.model.findings import Peak, PeakMoment
-from pytest_gpuleak.model.peak_parts import Block, group_blocks
+from pytest_gpuleak.model.peak_parts import Block, Peak, PeakMoment, group_blocks
 from pytest_gpuleak.model.text import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytest_gpuleak.adapters.torch.peak_history import DevicePeak, Used
-    from pytest_gpuleak.model.findings import Origin, PeakCategory, PeakPhase
+    from pytest_gpuleak.model.peak_parts import PeakCategory, PeakPhase
+    from pytest_gpuleak.model.source_files import Origin
 
 
 COMPILED = "code given to torch.compile ran uncompiled, so its peak may differ"

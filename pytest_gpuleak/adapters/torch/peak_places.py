@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-    from pytest_gpuleak.model.findings import PeakPhase
+    from pytest_gpuleak.model.peak_parts import PeakPhase
 
 _USER: Final = 1
 _OPTIMIZER: Final = 2

@@ -6,14 +6,13 @@ import heapq
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.model.findings import PeakStep
-from pytest_gpuleak.model.peak_parts import MAX_STEPS
+from pytest_gpuleak.model.peak_parts import MAX_STEPS, PeakStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pytest_gpuleak.adapters.torch.peak_places import Place
-    from pytest_gpuleak.model.findings import PeakCategory
+    from pytest_gpuleak.model.peak_parts import PeakCategory
 
 MAX_LOGGED: Final = 100_000
 """Most storages that are kept, so that a run of millions of steps takes no memory to speak of; beyond, the largest are."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.adapters.protocol import UNTOLD
+from pytest_gpuleak.adapters.reference_protocol import UNTOLD
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
 from pytest_gpuleak.adapters.torch.autograd_rings import LEAF_HOOKS, kept_below, may_close
 from pytest_gpuleak.adapters.torch.autograd_walk import GraphWalk

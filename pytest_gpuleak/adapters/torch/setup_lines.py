@@ -18,7 +18,7 @@ from pytest_gpuleak.adapters.torch.reading import memory_many
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_gpuleak.model.findings import Origin
+    from pytest_gpuleak.model.source_files import Origin
 
 _SWITCHES: Final = ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy")
 """Functions of `torch._C` by which Python starts and ends a recording (torch/cuda/memory.py)."""

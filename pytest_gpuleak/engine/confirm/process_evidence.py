@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
     from pytest_gpuleak.engine.subject import Suspect
-    from pytest_gpuleak.model.findings import Finding, Holder, Origin
+    from pytest_gpuleak.model.findings import Finding, Holder
+    from pytest_gpuleak.model.source_files import Origin
 
 
 class ProcessEvidence(AddedByReruns["list[LeftProcess]"]):

@@ -17,7 +17,7 @@ from pytest_gpuleak.engine.judge.replacements import compare, without_digits
 from pytest_gpuleak.engine.limits import MINOR_SHARE
 from pytest_gpuleak.explain.edge_to_edit import edge_to_edit, is_name
 from pytest_gpuleak.model.evidence import Evidence
-from pytest_gpuleak.model.findings import MAX_ARRAYS_SHOWN, ArrayInfo, Finding, FindingKind, Holder, Origin
+from pytest_gpuleak.model.findings import MAX_ARRAYS_SHOWN, ArrayInfo, Finding, FindingKind, Holder
 from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.readings import DISK, TRACE
 from pytest_gpuleak.model.text import format_bytes
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import ArrayReading
     from pytest_gpuleak.model.records import Verdict
+    from pytest_gpuleak.model.source_files import Origin
 
 
 MAX_CYCLE_SHOWN = 10

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.engine.judge.replacements import Comparison
     from pytest_gpuleak.model.evidence import Evidence, Root, Survivor
-    from pytest_gpuleak.model.findings import FindingKind, Holder, Origin, PathStep
+    from pytest_gpuleak.model.findings import FindingKind, Holder, PathStep
+    from pytest_gpuleak.model.source_files import Origin
 
     Key = Callable[[Survivor], Any]
 

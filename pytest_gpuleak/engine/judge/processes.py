@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.nvml.readings import NvmlReading
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
-    from pytest_gpuleak.model.findings import Origin
     from pytest_gpuleak.model.policy import Policy
+    from pytest_gpuleak.model.source_files import Origin
 
 MAX_SHOWN = 20
 """Processes listed with a finding; its count covers all."""

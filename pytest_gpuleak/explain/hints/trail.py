@@ -11,7 +11,8 @@ from pytest_gpuleak.explain.edge_to_edit import PART_MARKS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuleak.model.findings import ArrayInfo, Finding, Holder, HolderKind, Origin, PathStep
+    from pytest_gpuleak.model.findings import ArrayInfo, Finding, Holder, HolderKind, PathStep
+    from pytest_gpuleak.model.source_files import Origin
 
 NAME_LIMIT: Final = 60
 """Longest name in a hint, in characters; a longer one is cut in its middle."""

@@ -12,7 +12,7 @@ from pytest_gpuleak.reports.terminal.peak import render_peak, title_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pytest_gpuleak.model.findings import Peak, PeakStep
+    from pytest_gpuleak.model.peak_parts import Peak, PeakStep
     from pytest_gpuleak.model.records import RunReport
 
     _Scale = Callable[[int], float]

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 
 from pytest_gpuleak.model.device_wait import DeviceWait
 from pytest_gpuleak.model.finding_codec import with_baseline_status
-from pytest_gpuleak.model.findings import Contribution, Finding, FixtureRecord, KnownLeak, Peak
+from pytest_gpuleak.model.findings import Contribution, Finding, FixtureRecord, KnownLeak
 from pytest_gpuleak.model.helpers import HelperReading
+from pytest_gpuleak.model.peak_parts import Peak
+from pytest_gpuleak.model.source_files import Origin
 from pytest_gpuleak.model.text import clean_text, shorten_middle
 
 if TYPE_CHECKING:
@@ -152,6 +154,7 @@ def _record(kind: type[Any]) -> Check:
             "FixtureRecord": FixtureRecord,
             "HelperReading": HelperReading,
             "KnownLeak": KnownLeak,
+            "Origin": Origin,
             "Peak": Peak,
         },
     )

@@ -24,7 +24,8 @@ from pytest_gpuleak.reports.wording import CYCLE_UNKNOWN, LINE_UNKNOWN, describe
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuleak.model.findings import ArrayInfo, Autograd, Contribution, Finding, Holder, Judged, Origin
+    from pytest_gpuleak.model.findings import ArrayInfo, Autograd, Contribution, Finding, Holder, Judged
+    from pytest_gpuleak.model.source_files import Origin
 
 _ARRAYS_SHOWN = 5  # with -v; the JSON report has more
 _PARTS_SHOWN = 3

@@ -22,7 +22,8 @@ from pytest_gpuleak.reports.wording import GONE, describe_holder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuleak.model.findings import Edit, Holder
+    from pytest_gpuleak.model.findings import Holder
+    from pytest_gpuleak.model.source_files import Edit
 
 CUT_HERE: Final = "  <- cut here"
 

@@ -12,7 +12,7 @@ from pytest_gpuleak.reports.terminal.lines import INDENT, TEXT_LIMIT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuleak.model.findings import Peak, PeakMoment, PeakPart
+    from pytest_gpuleak.model.peak_parts import Peak, PeakMoment, PeakPart
 
 _HEAD = ("bytes", "tensors", "used as", "made at", "module")
 _MOST_SIZES = 8

@@ -12,8 +12,8 @@ from pytest_gpuleak.reports.terminal.peak import render_peak, title_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuleak.model.findings import Peak
     from pytest_gpuleak.model.peak_changes import PeakChange
+    from pytest_gpuleak.model.peak_parts import Peak
 
 ROWS_SHOWN = 6
 """Rows of a peak that has grown, those that have grown most."""

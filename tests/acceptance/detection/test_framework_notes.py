@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 CONFTEST = """
     from pytest_gpuleak.adapters.protocol import Framework
-    from pytest_gpuleak.model.findings import Origin
+    from pytest_gpuleak.model.source_files import Origin
     from pytest_gpuleak.model.readings import TRACE, ArrayReading
     from tests.support.standin import Buffer, StandInArrays
 

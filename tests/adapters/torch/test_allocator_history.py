@@ -20,7 +20,7 @@ from pytest_gpuleak.adapters.torch.allocator_history import (
     write_snapshot,
 )
 from pytest_gpuleak.adapters.torch.compiler import compiler_not_imported
-from pytest_gpuleak.model.findings import Origin
+from pytest_gpuleak.model.source_files import Origin
 from tests.conftest import forget_torch
 
 USER = {"filename": __file__, "line": 1, "name": "test_leaks"}

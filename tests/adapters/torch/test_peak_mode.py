@@ -16,7 +16,7 @@ from pytest_gpuleak.adapters.torch import peak_mode, peak_places
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuleak.model.findings import Peak
+    from pytest_gpuleak.model.peak_parts import Peak
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed")
 nn = torch.nn

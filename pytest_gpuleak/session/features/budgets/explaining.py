@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
-    from pytest_gpuleak.model.findings import Peak
+    from pytest_gpuleak.model.peak_parts import Peak
     from pytest_gpuleak.model.peaks import DevicePeak
     from pytest_gpuleak.session.attempt import AttemptLog
     from pytest_gpuleak.session.features.budgets.budget import Excess

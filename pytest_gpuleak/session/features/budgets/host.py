@@ -15,8 +15,8 @@ import pytest
 
 from pytest_gpuleak.adapters.host.heap_peak import HeapPeak, LinesAtPeak
 from pytest_gpuleak.heap.collector import collect_whole
-from pytest_gpuleak.model.findings import Contribution, Finding, Peak
-from pytest_gpuleak.model.peak_parts import located
+from pytest_gpuleak.model.findings import Contribution, Finding
+from pytest_gpuleak.model.peak_parts import Peak, located
 from pytest_gpuleak.model.source_files import is_user_file
 from pytest_gpuleak.model.text import clean_text, format_bytes
 from pytest_gpuleak.reports.terminal.peak import render_peak

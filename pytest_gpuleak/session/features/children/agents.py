@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.session.features.children.connection import Connection
     from pytest_gpuleak.session.features.children.listener import Listener
 
-OPTION = "--gpu-leak-children=agent"
-
 # These three are seconds of the process's own (`Patience`): a verdict must not depend on what else the machine does.
 ANSWER_S = 1.0
 """Seconds that an agent may take for an answer; a test for which it takes longer is not checked there."""
@@ -390,17 +388,3 @@ class Agents:
         """End the agents, and restore the process."""
         self._following = False
         self._connections.close()
-
-
-def open_agents(root: str, processes: Children, tell: Callable[[str], None]) -> Agents | None:
-    """Let the processes of this run have agents; None where they cannot, which is told."""
-    from pytest_gpuleak.session.features.children.listener import PTH, Listener, has_pth
-
-    try:
-        agents = Agents(Listener(root), processes, tell)
-    except (AttributeError, ImportError, OSError) as error:  # Windows has no such sockets
-        tell(f"{OPTION} has no effect: no socket can be made for it ({error})")
-        return None
-    if not has_pth():
-        tell(f"{OPTION} reaches multiprocessing's processes alone: this installation (an editable one?) has no {PTH}")
-    return agents

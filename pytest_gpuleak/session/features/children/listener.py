@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from multiprocessing.process import BaseProcess
 
+_OPTION = "--gpu-leak-children=agent"
+
 PTH = "pytest_gpuleak.pth"
 """The file beside the installed package by which processes of `subprocess` start their agent."""
 
@@ -187,3 +189,15 @@ def has_pth() -> bool:
     """Tell whether this installation starts agents in processes of `subprocess`; an editable one of older build tools does not."""
     folders = [*site.getsitepackages(), site.getusersitepackages()]
     return any((Path(folder) / PTH).is_file() for folder in folders)
+
+
+def open_listener(root: str, tell: Callable[[str], None]) -> Listener | None:
+    """Open the run's socket; None where that cannot be, which is told."""
+    try:
+        listener = Listener(root)
+    except (AttributeError, ImportError, OSError) as error:  # Windows has no such sockets
+        tell(f"{_OPTION} has no effect: no socket can be made for it ({error})")
+        return None
+    if not has_pth():
+        tell(f"{_OPTION} reaches multiprocessing's processes alone: this installation (an editable one?) has no {PTH}")
+    return listener

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
-    from pytest_gpuleak.model.findings import Finding, Peak
+    from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.peak_parts import Peak
     from pytest_gpuleak.model.peaks import DevicePeak
     from pytest_gpuleak.session.features.peaks.ratchet import Ratchet
 

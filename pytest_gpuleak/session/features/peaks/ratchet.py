@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpuleak.baseline.peaks import Peaks
-    from pytest_gpuleak.model.findings import Finding, Peak
+    from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.peak_parts import Peak
     from pytest_gpuleak.model.peaks import Taken
 
 

@@ -25,7 +25,7 @@ from pytest_gpuleak.session.surroundings import rank_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuleak.model.findings import Peak
+    from pytest_gpuleak.model.peak_parts import Peak
 
 PEAKS_KEY = "gpu_leak_peaks"
 """Key of the file of peaks, as text, in xdist's ``workerinput``."""
@@ -156,7 +156,7 @@ class PeakRun(ShowsExcess):
         if not self._number:
             return []
         from pytest_gpuleak.model.finding_codec import decode
-        from pytest_gpuleak.model.findings import Peak
+        from pytest_gpuleak.model.peak_parts import Peak
         from pytest_gpuleak.reports.terminal.peak_changes import render_heaviest
 
         peaks: list[tuple[str, Peak]] = [
