@@ -36,7 +36,7 @@ _PEEK = 2
 """MSG_PEEK, wherever there are such sockets."""
 
 _NO_HELPERS = (
-    "multiprocessing.resource_tracker", "multiprocessing.forkserver", "_inductor/compile_worker", "popen_loky",
+    ".resource_tracker import", ".semaphore_tracker import", ".forkserver import", "_inductor/compile_worker", "popen_loky",
     "exec(eval(sys.stdin.readline()))",
 )  # fmt: skip
 """Parts of the command lines of processes that serve a library: a fork server must have no thread, an xdist worker is a run."""

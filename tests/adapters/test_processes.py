@@ -303,6 +303,8 @@ def test_a_pools_workers_are_known_by_their_names(monkeypatch: pytest.MonkeyPatc
     "command",
     [
         ["python", "-c", "from multiprocessing.resource_tracker import main;main(7)"],
+        ["python", "-c", "from multiprocess.resource_tracker import main;main(7)"],
+        ["python", "-c", "from billiard.semaphore_tracker import main;main(7)"],
         ["python", "-c", "from joblib.externals.loky.backend.resource_tracker import main; main(9, 0)"],
         ["python", "-m", "joblib.externals.loky.backend.popen_loky_posix", "--process-name", "LokyProcess-1"],
         ["python", "/site-packages/torch/_inductor/compile_worker/__main__.py", "--workers=4"],

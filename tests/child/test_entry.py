@@ -90,6 +90,7 @@ def test_what_never_ends_does_not_fill_the_memory() -> None:
         ),
         (["python", "-c", "from multiprocessing.resource_tracker import main;main(5)"], True),
         (["python", "-c", "from multiprocessing.forkserver import main; main(5)"], True),
+        (["python", "-c", "from multiprocess.forkserver import main; main(5)"], True),
         (["/v/bin/python", "/v/bin/pytest", "tests"], True),
         (["python", "-m", "pytest"], True),
         (["python", "-u", "-c", "import sys;exec(eval(sys.stdin.readline()))"], True),

@@ -27,8 +27,8 @@ FORK = "a fork of this process"
 
 
 _HELPER_MARKS: Final = (
-    "backend.resource_tracker import main",  # loky's (resource_tracker.py, `ensure_running`)
-    "multiprocessing.resource_tracker import main",
+    ".resource_tracker import main",  # multiprocessing's, loky's (`ensure_running`), and multiprocess's
+    ".semaphore_tracker import main",  # billiard's
     "loky.backend.popen_loky",  # a worker of joblib's reusable executor (backend/popen_loky_posix.py)
     "exec(eval(sys.stdin.readline()))",  # a worker of pytest-xdist (execnet, gateway_io.py, `popen_bootstrapline`)
 )
@@ -36,8 +36,8 @@ _HELPER_MARKS: Final = (
 
 
 def is_fork_server(command: Sequence[str]) -> bool:
-    """Return whether it has the command line of a fork server and its forks (Lib/multiprocessing/forkserver.py)."""
-    return any("multiprocessing.forkserver import main" in part for part in command)
+    """Return whether it has the command line of a fork server and its forks (Lib/multiprocessing/forkserver.py, and copies of it)."""
+    return any(".forkserver import main" in part for part in command)
 
 
 def _is_ray_service(command: Sequence[str]) -> bool:
