@@ -265,6 +265,7 @@ def test_a_helper_that_waits_for_all_its_threads_ends(run: Runner) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("forked")
 def test_what_wider_fixtures_make_in_a_server_is_theirs_also_where_a_rerun_sets_them_up_again(run: Runner) -> None:
     suite = """
         MODELS = []
@@ -302,12 +303,12 @@ def test_what_wider_fixtures_make_in_a_server_is_theirs_also_where_a_rerun_sets_
             def test_keeps(self, server, swaps_back): server.ask(keep_tensor)
         def test_last(server): server.ask(nothing)
     """
-    found = found_in(run, "import torch\n" + textwrap.dedent(suite))
+    found = found_in(run, "import torch\n" + textwrap.dedent(suite), methods=("fork",))
     assert [name for name, verdict in found.verdicts.items() if verdict == "leaked"] == [
-        "TestSwapsAgain::test_keeps[spawn]",
-        "TestSwapsBack::test_keeps[spawn]",
+        "TestSwapsAgain::test_keeps[fork]",
+        "TestSwapsBack::test_keeps[fork]",
     ]
-    assert "BLOCKS" in str(found.finding("TestSwapsAgain::test_keeps[spawn]"))
+    assert "BLOCKS" in str(found.finding("TestSwapsAgain::test_keeps[fork]"))
     failed = {record["name"]: one for record in found.report["fixtures"] for one in record["findings"] if one["failed"]}
     assert [*failed] == ["leaks"]
     assert (failed["leaks"]["kind"], failed["leaks"]["bytes_per_run"]) == ("growing", 2 << 20)
@@ -431,14 +432,14 @@ POOL = """
 
     @pytest.fixture(scope="session")
     def pool():
-        with concurrent.futures.ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        with concurrent.futures.ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork")) as pool:
             list(pool.map(nothing, range(20)))  # which starts both
             yield pool
 
     @pytest.fixture(scope="session")
     def late():
-        with concurrent.futures.ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-            yield pool  # its first user starts them
+        with concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            yield pool  # its first user starts it
 
     def test_first(pool): list(pool.map(nothing, range(20)))
     def test_keeps(pool): pool.submit(keep, 0).result()
@@ -449,6 +450,7 @@ POOL = """
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("forked")
 def test_what_grows_in_a_worker_of_a_pool_is_found_also_where_a_test_has_started_it(run: Runner) -> None:
     found = found_in(run, POOL)
     leaked = [name for name, verdict in found.verdicts.items() if verdict == "leaked"]
@@ -459,6 +461,7 @@ def test_what_grows_in_a_worker_of_a_pool_is_found_also_where_a_test_has_started
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("forked")
 def test_what_a_servers_last_test_leaves_is_looked_at_before_it_is_killed(run: Runner) -> None:
     suite = """
         torch = pytest.importorskip("torch")
