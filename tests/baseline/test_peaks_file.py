@@ -26,8 +26,6 @@ from pytest_gpuleak.model.peak_changes import KnownPeak, PeakRow
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.interpreter
-
 WORDS = st.text(
     st.characters(codec="utf-8", exclude_characters="|\0", exclude_categories=["Cc", "Zs", "Zl", "Zp"]), min_size=1
 )

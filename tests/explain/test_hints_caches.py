@@ -12,7 +12,7 @@ from tests.support.leaks import hint_for, leak, trail
 if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 KEY = (" (cache key)", "functools.lru_cache")
 RESULT = (" (cached result)", "functools.lru_cache")

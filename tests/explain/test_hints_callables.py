@@ -12,7 +12,7 @@ from tests.support.leaks import CLOSURE, hint_for, leak, trail
 if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 DEFAULT = (".__defaults__[0]", "default of argument 'acc' of collect")
 MEMO = (".__closure__[1].cell_contents", "closure variable 'store' of memo.<locals>.wrapper")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.leaks import CLOSURE, hint_for, leak
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 FUNCTION = "tensorflow.python.eager.polymorphic_function.polymorphic_function.Function"
 CONCRETE = "tensorflow.python.eager.polymorphic_function.concrete_function.ConcreteFunction"

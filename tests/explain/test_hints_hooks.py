@@ -13,7 +13,7 @@ from tests.support.leaks import CLOSURE, hint_for, leak, trail
 if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 LINEAR = "torch.nn.modules.linear.Linear"
 HANDLE = ("[3]", "collections.OrderedDict")

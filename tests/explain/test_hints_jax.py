@@ -8,7 +8,7 @@ from pytest_gpuleak.explain.hints import jax
 from pytest_gpuleak.explain.hints.order import MAX_HINT_LENGTH
 from tests.support.leaks import hint_for, leak, trail
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 CACHE = "jax._src.pjit._process_in_axis_resources"
 CLOSED = (".__closure__[0].cell_contents", "closure variable 'weight' of make.<locals>.<lambda>")

@@ -12,7 +12,7 @@ from tests.support.leaks import hint_for, leak, trail
 if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 ITEM = "pytest item 'test_it'"
 

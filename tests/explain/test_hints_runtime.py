@@ -12,7 +12,7 @@ from tests.support.leaks import CLOSURE, hint_for, leak, trail
 if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 IN_FRAME = (".f_locals['x']", "frame of f")
 TRACEBACK = [(".__traceback__", "ValueError"), (".tb_next", "traceback"), (".tb_frame", "traceback"), IN_FRAME]

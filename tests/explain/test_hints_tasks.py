@@ -12,7 +12,7 @@ from tests.support.leaks import CLOSURE, hint_for, leak, trail
 if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 THREAD = "thread 'Thread-3 (work)' in app.Loader.work: local 'batch'"
 COROUTINE = (".cr_frame.f_locals['x']", "frame of app.load")

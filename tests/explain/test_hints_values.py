@@ -15,7 +15,7 @@ from tests.support.leaks import CLOSURE, hint_for, leak, trail
 if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 STATE = (".state", "torch.optim.adam.Adam")
 OF_PARAMETER = ("[<Parameter>]", "collections.defaultdict")

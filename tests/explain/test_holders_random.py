@@ -23,7 +23,7 @@ from pytest_gpuleak.explain.explain import explain
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = [pytest.mark.interpreter, pytest.mark.usefixtures("small_heap")]
+pytestmark = [pytest.mark.newest, pytest.mark.usefixtures("small_heap")]
 
 WORDS = ("set", "frozenset")
 """Kinds whose items Python has no expression for."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import types
     from collections.abc import Callable
 
-pytestmark = pytest.mark.interpreter
+pytestmark = pytest.mark.newest
 
 
 class Thing:

@@ -67,6 +67,7 @@ def file(pytester: pytest.Pytester) -> pathlib.Path:
     return pytester.path / "leaks.toml"
 
 
+@pytest.mark.interpreter  # TOML is read by a package before Python 3.11
 def test_from_adopting_to_shrinking(suite: Any, file: pathlib.Path) -> None:
     adopted = suite("", UPDATE)
     adopted.result.stdout.fnmatch_lines(
