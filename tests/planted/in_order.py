@@ -64,11 +64,11 @@ def test_fill(recent):
         cached(-key)
     OLD[:] = [torch.ones(200) for _ in range(40)]
 
-@pytest.mark.parametrize("i", range(5))
+@pytest.mark.parametrize("i", range(3))
 def test_recent(i):
     RECENT.append(torch.ones(100))
 
-@pytest.mark.parametrize("i", range(5))
+@pytest.mark.parametrize("i", range(4))
 def test_recent_in_cycles(i):
     ROUND.append(cycle(torch.ones(130)))
 
@@ -76,11 +76,11 @@ def test_leaks_beside_cycles():
     ROUND.append(cycle(torch.ones(130)))
     KEPT.append(torch.ones(130))
 
-@pytest.mark.parametrize("i", range(5))
+@pytest.mark.parametrize("i", range(3))
 def test_recent_of_fixture(i, recent):
     recent.append(torch.ones(70))
 
-@pytest.mark.parametrize("i", range(5))
+@pytest.mark.parametrize("i", range(3))
 def test_cached(i, keys=itertools.count()):
     cached(next(keys) + 1)
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 SEED = int(os.environ.get("GPULEAK_SEED") or time.strftime("%Y%m%d", time.gmtime()))
 KINDS_A_SUITE = 12
-"""Kinds in a random suite: so many, in `MODES_A_SUITE` modes, take about 30 s."""
-MODES_A_SUITE = 5
+"""Kinds in a random suite: so many, in `MODES_A_SUITE` modes, take about 20 s."""
+MODES_A_SUITE = 3
 CHEAP = tuple(mode for mode in OPTIONS if mode not in ("load", "alone"))
 """The modes that take little more than one run. The other two are left to the benchmark."""
 
