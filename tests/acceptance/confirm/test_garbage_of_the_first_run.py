@@ -42,7 +42,7 @@ def told(run: Runner, bodies: dict[str, str], *options: str) -> Run:
     """
         for name, body in bodies.items()
     )
-    return run(HEAD + tests, *options, report=bool(options))
+    return run(HEAD + tests, *options, report=bool(options), apart=True)
 
 
 def test_a_leak_beside_garbage_that_the_re_run_frees_is_found(run: Runner) -> None:

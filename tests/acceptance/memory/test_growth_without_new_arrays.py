@@ -20,23 +20,63 @@ pytestmark = [
 ]
 
 
-def test_a_large_array_that_takes_the_place_of_an_empty_one_is_found(run: Runner) -> None:
+def test_a_new_array_is_found_whatever_goes_meanwhile_and_of_any_dtype(run: Runner) -> None:
     found = run(
         """
-        import numpy as np
+        import time
+        import numpy as np, pytest
 
-        TABLE = np.ones(1)
+        RECORD, KEPT = np.dtype([("weight", "f8"), ("count", "i4")]), []
+        TABLE, OLDER, SLOT = np.ones(1), [np.ones(10) for _ in range(100)], {}
 
-        def test_fills():
+        @pytest.fixture(scope="class")
+        def data():
+            return [np.array([1.0] * 2**17)]
+
+        def test_fills_the_place_of_an_empty_one_leaks():
             global TABLE
             if TABLE.size == 1:
                 TABLE = np.ones(2**22)
+
+        @pytest.mark.parametrize("dtype", [RECORD, "U8", "M8[s]", ">f4"])
+        def test_not_of_numpys_own_leaks(dtype):
+            KEPT.append(np.zeros(2**18, dtype))
+
+        def test_the_first_run_lets_others_go_leaks():
+            OLDER.clear()
+            KEPT.append(np.ones(2**17))
+
+        class TestWiderFixture:
+            def test_uses(self, data):
+                pass
+
+            def test_with_which_it_goes_leaks(self):
+                KEPT.append(np.array([1.0] * 2**17))
+
+        def test_slow_leaks():
+            time.sleep(0.3)
+            KEPT.append(np.ones(2**18))
+
+        def test_slow_of_many_leaks():
+            time.sleep(0.3)
+            KEPT.append([np.ones(128) for _ in range(2048)])
+
+        def test_nothing():
+            pass
+
+        def test_replaces_through_a_cycle_leaks():
+            node = [np.ones(2**21)]
+            node.append(node)
+            SLOT["node"] = node
         """,
         apart=True,
     )
-    (finding,) = found.tests["test_fills"]["findings"]
-    assert finding["kind"] == "retained"
-    assert finding["holder"]["root"] == "test_it.TABLE"
+    assert found.verdicts == {name: "leaked" if "leaks" in name else "clean" for name in found.tests}
+    once = {name: one for name in found.tests for one in found.tests[name]["findings"] if one["kind"] == "retained"}
+    assert {name: (one["holder"]["root"], one["bytes_per_run"]) for name, one in once.items()} == {
+        "test_fills_the_place_of_an_empty_one_leaks": ("test_it.TABLE", 0),
+        "test_replaces_through_a_cycle_leaks": ("test_it.SLOT", 0),
+    }
 
 
 def test_a_little_growth_with_a_new_array_is_always_checked_again(run: Runner) -> None:
@@ -58,92 +98,3 @@ def test_a_little_growth_with_a_new_array_is_always_checked_again(run: Runner) -
     )
     found.result.assert_outcomes(passed=17)
     assert set(found.verdicts.values()) == {"clean"}
-
-
-@pytest.mark.parametrize("dtype", ["RECORD", "'U8'", "'M8[s]'", "'>f4'"])
-def test_arrays_of_dtypes_that_are_not_of_numpys_own_are_found(run: Runner, dtype: str) -> None:
-    found = run(
-        f"""
-        import numpy as np
-
-        RECORD, KEPT = np.dtype([("weight", "f8"), ("count", "i4")]), []
-
-        def test_keeps():
-            KEPT.append(np.zeros(2**18, {dtype}))
-        """
-    )
-    assert found.verdicts == {"test_keeps": "leaked"}
-
-
-def test_arrays_that_the_first_run_lets_go_of_hide_no_new_one(run: Runner) -> None:
-    found = run(
-        """
-        import numpy as np
-
-        OLDER, KEPT = [np.ones(10) for _ in range(100)], []
-
-        def test_keeps():
-            OLDER.clear()
-            KEPT.append(np.ones(2**17))
-        """
-    )
-    assert found.verdicts == {"test_keeps": "leaked"}
-
-
-def test_arrays_that_go_with_a_wider_fixture_hide_no_new_one(run: Runner) -> None:
-    found = run(
-        """
-        import numpy as np, pytest
-
-        KEPT = []
-
-        @pytest.fixture(scope="module")
-        def data():
-            return [np.array([1.0] * 2**17)]
-
-        def test_uses(data):
-            pass
-
-        def test_keeps():
-            KEPT.append(np.array([1.0] * 2**17))
-        """
-    )
-    assert found.verdicts == {"test_uses": "clean", "test_keeps": "leaked"}
-
-
-@pytest.mark.parametrize("added", ["np.ones(2**18)", "[np.ones(128) for _ in range(2048)]"])
-def test_a_slow_test_that_adds_arrays_is_run_again(run: Runner, added: str) -> None:
-    found = run(
-        f"""
-        import time
-        import numpy as np
-
-        KEPT = []
-
-        def test_array():
-            time.sleep(0.3)
-            KEPT.append({added})
-
-        def test_nothing():
-            pass
-        """
-    )
-    assert found.verdicts == {"test_array": "leaked", "test_nothing": "clean"}
-
-
-def test_an_array_that_is_replaced_through_a_cycle_does_not_grow(run: Runner) -> None:
-    found = run(
-        """
-        import numpy as np
-
-        SLOT = {}
-
-        def test_replaces():
-            node = [np.ones(2**21)]
-            node.append(node)
-            SLOT["node"] = node
-        """,
-        apart=True,
-    )
-    (finding,) = found.tests["test_replaces"]["findings"]
-    assert (finding["kind"], finding["bytes_per_run"]) == ("retained", 0)

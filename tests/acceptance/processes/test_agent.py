@@ -121,7 +121,7 @@ def test_a_test_in_whose_setup_a_wider_fixture_ends_is_checked_as_any(run: Runne
 )
 def test_the_hosts_memory_is_watched_there_as_the_run_is_told(run: Runner, mode: str, leaked: list[str]) -> None:
     suite = """
-        def keep_small(_): BLOCKS.append([str(i) for i in range(400_000)])
+        def keep_small(_): BLOCKS.append([bytes(400) for _ in range(40_000)])  # which malloc does not see
         def test_first(server): server.ask(nothing)
         def test_keeps(server): server.ask(keep)
         def test_keeps_small(server): server.ask(keep_small)
