@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tests.conftest import Runner
 
 ROOT = Path(__file__).resolve().parents[3]
+PACKAGE = ROOT / "pytest_gpuleak"
 PAGES = ROOT / "docs" / "developing"
 BLOCK = re.compile(r"^<!-- recipe: ([^;]+); ([^:]+): (\S+) -->\n```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COPIED = ("pytest_gpuleak", "pyproject.toml", "README.md", "conftest.py", "tests/__init__.py", "tests/conftest.py",
@@ -230,18 +232,21 @@ def _stored(node: ast.AST) -> set[str]:
     return names
 
 
+@functools.cache
+def names_of_package() -> set[str]:
+    """The names that the package's modules have and define."""
+    paths = list(PACKAGE.rglob("*.py"))
+    return {"pytest_gpuleak"}.union(*({path.stem, *names_of(path)} for path in paths))
+
+
 def missing(text: str) -> list[str]:
     """The code spans of a page that name a file, a module or a name of the package which is not there."""
-    package = ROOT / "pytest_gpuleak"
-    names = {"pytest_gpuleak"}
-    for path in package.rglob("*.py"):
-        names |= {path.stem, *names_of(path)}
     found = []
     for span in re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)):
         if "/" in span:
-            known = any((place / name).exists() for place in (package, ROOT) for name in (span, f"{span}.py"))
+            known = any((place / name).exists() for place in (PACKAGE, ROOT) for name in (span, f"{span}.py"))
         elif re.fullmatch(r"[A-Z]\w*(\.\w+)?(\(\))?|\w+\(\)|[a-z]+_\w+", span):
-            known = span.removesuffix("()") in names
+            known = span.removesuffix("()") in names_of_package()
         else:
             continue
         if not known:

@@ -91,7 +91,6 @@ def test_the_file_of_a_service(name: str, service: Script, suite: Path, baseline
     assert (suite / "leaks.html").exists()
     (suite / "gpu-leaks.toml").write_text(baseline)
     (gate,) = job(name, "gate")
-    assert service(gate, **environment).returncode == 0
     add_leak(suite)
     done = service(gate, **environment)
     assert done.returncode == 1

@@ -118,28 +118,6 @@ def test_under_xdist(run: Runner, distribution: str) -> None:
     found.result.stdout.fnmatch_lines(["*LEAKED test_it.py::test_leaks*"])
 
 
-def test_fixtures_under_xdist(run: Runner) -> None:
-    pytest.importorskip("xdist")
-    found = run(
-        """
-        import pytest
-        KEPT = []
-
-        @pytest.fixture(scope="session")
-        def model():
-            KEPT.append(Buffer(2**21))
-
-        def test_it(model):
-            pass
-        """,
-        "-n1",
-        apart=True,
-    )
-    assert found.fixtures["model"]["worker"] == "gw0"
-    assert found.result.ret == 1
-    found.result.assert_outcomes(passed=1)
-
-
 def test_a_bad_marker_under_xdist(run: Runner) -> None:
     pytest.importorskip("xdist")
     found = run(

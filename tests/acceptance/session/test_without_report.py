@@ -80,23 +80,20 @@ def said(result: pytest.RunResult) -> list[str]:
 
 
 @pytest.mark.parametrize("workers", [[], ["-n2", "--dist=loadfile"]], ids=["one process", "xdist"])
-def test_the_same_is_said(run: Runner, pytester: pytest.Pytester, workers: list[str]) -> None:
+def test_the_same_is_said(run: Runner, workers: list[str]) -> None:
     if workers:
         pytest.importorskip("xdist")
     found = run(SUITE, *workers, apart=True)
-    options = ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:hypothesispytest", "--gpu-leak", *workers]
-    alone = pytester.runpytest_subprocess(*options)
+    alone = run("", *workers, apart=True, report=False).result
     assert said(alone) == said(found.result)
     assert alone.ret == found.result.ret == pytest.ExitCode.TESTS_FAILED
     alone.stdout.fnmatch_lines(
         ["gpu-leak: 3 leaked, 1 fixture leaked ('*'), 1 noted, 1 allowed, 2 unchecked, 5 clean;*"]
     )
+    assert found.fixtures["model"]["worker"] in ({"gw0", "gw1"} if workers else {"main"})
 
 
 def test_tests_that_brought_no_record_are_counted(run: Runner, pytester: pytest.Pytester) -> None:
-    run(SUITE)
     pytester.makeconftest(OUTSIDE)
-    alone = pytester.runpytest_subprocess(
-        "-p", "no:cacheprovider", "-p", "no:randomly", "--gpu-leak", "-k", "clean or cycle"
-    )
+    alone = run(SUITE, "-k", "clean or cycle", report=False).result
     alone.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 1 noted, 4 unchecked, 0 clean*"])
