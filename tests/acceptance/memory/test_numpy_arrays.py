@@ -91,38 +91,6 @@ def test_arrays_that_grow(run: Runner) -> None:
     found.result.stdout.fnmatch_lines(["  growing: 1 array, 16.0 MiB on cpu; each run leaves 16.0 MiB more"])
 
 
-def test_what_a_test_imports_hides_no_growth(run: Runner) -> None:
-    """60 modules may take 2.8 MiB: the arrays were no growth where the test imported them first."""
-    found = run(
-        """
-        import importlib
-        import numpy as np
-        KEPT, ONCE = [], {}
-
-        def imports(folder, monkeypatch, prefix):
-            monkeypatch.syspath_prepend(folder)
-            for number in range(60):
-                (folder / f"{prefix}{number}.py").touch()
-            importlib.invalidate_caches()
-            for number in range(60):
-                importlib.import_module(f"{prefix}{number}")
-
-        def test_leaks(tmp_path, monkeypatch):
-            imports(tmp_path, monkeypatch, "late")
-            KEPT.append(np.ones(2**17))
-
-        def test_fills_a_cache(tmp_path, monkeypatch):
-            imports(tmp_path, monkeypatch, "later")
-            ONCE.setdefault("table", np.ones(2**17))
-
-        def test_imports(tmp_path, monkeypatch):
-            imports(tmp_path, monkeypatch, "latest")
-        """
-    )
-    assert found.verdicts == {"test_leaks": "leaked", "test_fills_a_cache": "clean", "test_imports": "clean"}
-    assert found.finding("test_leaks")["kind"] == "growing"
-
-
 def test_arrays_that_stay(run: Runner) -> None:
     found = run(
         """
@@ -212,9 +180,8 @@ REPLACED_THROUGH_A_CYCLE = """
     """
 
 
-@pytest.mark.parametrize("apart", [True, False])
-def test_what_each_run_replaces_through_a_cycle_stays(run: Runner, apart: bool) -> None:
-    found = run(REPLACED_THROUGH_A_CYCLE, apart=apart)
+def test_what_each_run_replaces_through_a_cycle_stays(run: Runner) -> None:
+    found = run(REPLACED_THROUGH_A_CYCLE, apart=True)
     assert found.verdicts == {"test_cycle": "leaked", "test_thread": "leaked", "test_garbage": "clean"}
     stays, named = found.finding("test_cycle"), found.finding("test_thread")
     assert (stays["kind"], stays["bytes"], stays["holder"]["root"]) == ("retained", 6 * MIB, "test_it.Node.kept")
@@ -295,60 +262,70 @@ CLEAN = """
 """
 
 
-def test_what_a_wider_fixture_holds_is_a_note_unless_it_grows(run: Runner) -> None:
+def test_what_a_wider_fixture_holds_is_a_note_unless_it_grows_and_what_is_imported_hides_no_growth(run: Runner) -> None:
+    """60 modules may take 2.8 MiB: the arrays were no growth where the test imported them first."""
     found = run(
         """
+        import importlib, sys, types
         import numpy as np, pytest
 
-        @pytest.fixture(scope="module")
-        def data():
-            return {"log": []}
+        KEPT, ONCE = [], {}
 
-        def test_sets_up(data):
-            pass
+        def imports(folder, monkeypatch, prefix):
+            monkeypatch.syspath_prepend(folder)
+            for number in range(60):
+                (folder / f"{prefix}{number}.py").touch()
+            importlib.invalidate_caches()
+            for number in range(60):
+                importlib.import_module(f"{prefix}{number}")
 
-        def test_replaces(data):
-            data["last"] = np.ones(2**18)
+        def test_imports_and_leaks(tmp_path, monkeypatch):
+            imports(tmp_path, monkeypatch, "late")
+            KEPT.append(np.ones(2**17))
 
-        def test_grows(data):
-            data["log"].append(np.ones(2**18))
+        def test_imports_and_fills_a_cache(tmp_path, monkeypatch):
+            imports(tmp_path, monkeypatch, "later")
+            ONCE.setdefault("table", np.ones(2**17))
 
-        def test_last(data):
-            pass
-        """,
-        apart=True,
-    )
-    assert found.verdicts == {
-        "test_sets_up": "clean",
-        "test_replaces": "noted",
-        "test_grows": "leaked",
-        "test_last": "clean",
-    }
-    (note,) = found.tests["test_replaces"]["findings"]
-    assert (note["kind"], note["until_teardown"], note["holder"]["root"]) == ("retained", True, "fixture 'data'")
+        def test_imports(tmp_path, monkeypatch):
+            imports(tmp_path, monkeypatch, "latest")
 
-
-def test_what_a_wider_fixture_imports_excuses_nothing_of_the_test(run: Runner) -> None:
-    found = run(
-        """
-        import sys, types
-        import numpy as np, pytest
-
-        KEPT = {}
-
-        @pytest.fixture(scope="module")
-        def imports():
+        @pytest.fixture(scope="class")
+        def imported():
             for number in range(16):
                 sys.modules[f"imported_{number}"] = types.ModuleType(f"imported_{number}")
 
-        def test_keeps(imports):
-            KEPT["once"] = np.ones(2**18)
+        class TestImported:
+            def test_keeps_and_leaks(self, imported):
+                ONCE["large"] = np.ones(2**18)
 
-        def test_last(imports):
-            pass
-        """
+            def test_last(self, imported):
+                pass
+
+        @pytest.fixture(scope="class")
+        def data():
+            return {"log": []}
+
+        class TestData:
+            def test_sets_up(self, data):
+                pass
+
+            def test_replaces(self, data):
+                data["last"] = np.ones(2**18)
+
+            def test_leaks(self, data):
+                data["log"].append(np.ones(2**18))
+
+            def test_last(self, data):
+                pass
+        """,
+        apart=True,
     )
-    assert found.verdicts == {"test_keeps": "leaked", "test_last": "clean"}
+    expected = {name: "leaked" if "leaks" in name else "clean" for name in found.tests}
+    assert found.verdicts == expected | {"TestData::test_replaces": "noted"}
+    assert found.finding("test_imports_and_leaks")["kind"] == "growing"
+    note = found.finding("TestData::test_replaces")
+    assert (note["kind"], note["until_teardown"], note["holder"]["root"]) == ("retained", True, "fixture 'data'")
 
 
 def test_a_clean_suite(run: Runner) -> None:
@@ -472,42 +449,24 @@ def test_mapped_files(run: Runner) -> None:
 
 
 @pytest.mark.torch
-def test_a_tensor_over_a_mapped_file_is_the_files(run: Runner) -> None:
+@pytest.mark.usefixtures("forked")
+def test_memory_shared_with_torch_is_counted_once_and_a_mapped_files_is_the_files(run: Runner) -> None:
     pytest.importorskip("torch")
     found = run(
         """
         import numpy as np
         import torch
 
-        SLOT, TENSORS = {}, []
+        TENSORS, ARRAYS, STORAGES, SLOT = [], [], [], {}
 
         def mapped(tmp_path):
             return torch.from_numpy(np.memmap(tmp_path / "x.bin", dtype="uint8", mode="w+", shape=(2**22,)))
 
-        def test_stays(tmp_path):
+        def test_mapped_stays(tmp_path):
             SLOT["weights"] = mapped(tmp_path)
 
-        def test_grows(tmp_path):
+        def test_mapped_grows(tmp_path):
             TENSORS.append(mapped(tmp_path)[5:])
-        """,
-        apart=True,
-    )
-    assert found.verdicts == {"test_stays": "noted", "test_grows": "leaked"}
-    for name in found.verdicts:
-        (finding,) = found.tests[name]["findings"]
-        assert (finding["count"], finding["device"], finding["bytes"]) == (1, "disk", 4 * MIB)
-
-
-@pytest.mark.torch
-@pytest.mark.usefixtures("forked")
-def test_memory_shared_with_torch_is_counted_once(run: Runner) -> None:
-    pytest.importorskip("torch")
-    found = run(
-        """
-        import numpy as np
-        import torch
-
-        TENSORS, ARRAYS, STORAGES = [], [], []
 
         def test_tensor_over_an_array():
             TENSORS.append(torch.from_numpy(np.ones(2**20)))
@@ -530,12 +489,16 @@ def test_memory_shared_with_torch_is_counted_once(run: Runner) -> None:
         apart=True,
     )
     assert found.verdicts == {
+        "test_mapped_stays": "noted",
+        "test_mapped_grows": "leaked",
         "test_tensor_over_an_array": "leaked",
         "test_array_over_a_tensor": "leaked",
         "test_both": "leaked",
         "test_storage": "leaked",
         "test_clean": "clean",
     }
+    for finding in (found.finding(name) for name in found.tests if "mapped" in name):
+        assert (finding["count"], finding["device"], finding["bytes"]) == (1, "disk", 4 * MIB)
     assert found.finding("test_tensor_over_an_array")["holder"]["root"] == "test_it.TENSORS"
     assert found.finding("test_array_over_a_tensor")["holder"]["root"] == "test_it.ARRAYS"
     both = found.finding("test_both")
@@ -560,7 +523,7 @@ BESIDE = """
 
 
 def test_what_grows_beside_arrays_is_looked_for(run: Runner) -> None:
-    found = run(BESIDE)
+    found = run(BESIDE, apart=True)
     assert set(found.verdicts.values()) == {"leaked"}
     roots = {one["holder"]["root"]: one["tensors"][0]["created"] for one in found.tests["test_arrays"]["findings"]}
     assert roots.keys() == {"test_it.KEPT", "test_it.TABLES"}
