@@ -67,7 +67,6 @@ def file(pytester: pytest.Pytester) -> pathlib.Path:
     return pytester.path / "leaks.toml"
 
 
-@pytest.mark.interpreter  # TOML is read by a package before Python 3.11
 def test_from_adopting_to_shrinking(suite: Any, file: pathlib.Path) -> None:
     adopted = suite("", UPDATE)
     adopted.result.stdout.fnmatch_lines(
@@ -149,6 +148,7 @@ def test_workers_know_it_and_write_nothing(run: Runner, file: pathlib.Path) -> N
     assert again.report["summary"]["leaked"] == again.report["summary"]["fixtures_leaked"] == 0
 
 
+@pytest.mark.interpreter  # TOML is read by a package before Python 3.11
 def test_a_part_of_the_suite_adds_only_what_it_saw(suite: Any, file: pathlib.Path) -> None:
     file.write_text("version = 1\n" + entry_of("test_it.py::test_clean"))
     found = suite("", UPDATE, "-k", "leaks")

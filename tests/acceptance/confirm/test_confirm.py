@@ -13,9 +13,8 @@ from pytest_gpuleak.session.rerun.rerun import _interrupts
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = pytest.mark.newest
 
-
+@pytest.mark.newest
 def test_what_grows_what_stays_and_what_cannot_be_told(run: Runner) -> None:
     found = run(
         """
@@ -111,6 +110,7 @@ def test_what_grows_what_stays_and_what_cannot_be_told(run: Runner) -> None:
     assert "until the session ends" in finding["hint"]
 
 
+@pytest.mark.newest
 def test_what_the_re_runs_of_an_earlier_test_left_is_no_credit_of_the_test_that_lets_it_go(run: Runner) -> None:
     found = run(
         """
@@ -149,6 +149,7 @@ def test_a_note_does_not_depend_on_what_later_tests_let_go(run: Runner) -> None:
     assert found.verdicts == {"test_replaces": "noted", "test_lets_go": "clean", "test_leaks": "leaked"}
 
 
+@pytest.mark.newest
 def test_a_holder_that_a_later_test_empties_is_named_where_a_cycle_keeps_the_memory(run: Runner) -> None:
     found = run(
         """
