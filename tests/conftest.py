@@ -13,6 +13,7 @@ import os
 import pathlib
 import pkgutil
 import re
+import subprocess
 import sys
 import textwrap
 import warnings
@@ -197,6 +198,25 @@ def torch_server(request: pytest.FixtureRequest) -> ForkServer | None:
         if sys.platform == "linux" and importlib.util.find_spec("torch")
         else None
     )
+
+
+@pytest.fixture
+def run_with_torch(
+    torch_server: ForkServer | None, tmp_path: pathlib.Path
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a program's text in a process of its own, forked from one that has imported torch where that can be."""
+
+    def start(text: str, *arguments: str, file: str = "program.py") -> subprocess.CompletedProcess[str]:
+        (tmp_path / file).write_text(textwrap.dedent(text), "utf-8")
+        environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parent.parent), "COLUMNS": "80"}
+        if torch_server is not None:
+            return torch_server.run([file, *arguments], environment, tmp_path, 300)
+        command = [sys.executable, file, *arguments]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=300
+        )
+
+    return start
 
 
 @pytest.fixture(scope="session")

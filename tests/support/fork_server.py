@@ -1,4 +1,4 @@
-"""A process that has imported pytest, and the modules that its arguments name, and forks for each run (`forked.py`).
+"""A process that has imported pytest, and the modules that its arguments name, and forks for each run or program (`forked.py`).
 
 Each line of its standard input asks for a run. It answers with a line that has the new process's id, and with one that has
 its exit status. It is run as a script, and has imported nothing of this project but what it is asked to.
@@ -112,7 +112,7 @@ def end(status: int) -> NoReturn:
 
 
 def main() -> None:
-    """Serve, and be pytest in each process forked."""
+    """Serve, and be pytest or the program asked for in each process forked."""
     if os.fork():  # the server is not the child of whoever started it
         os._exit(0)
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -121,7 +121,10 @@ def main() -> None:
     import_all(["pytest", *modules])
     become(wait_for_a_run(), installed)
     try:
-        runpy.run_module("pytest", run_name="__main__", alter_sys=True)
+        if sys.argv[0] == "-mpytest":
+            runpy.run_module("pytest", run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as ended:
         if PACKAGE not in modules or not isinstance(ended.code, int):
             raise  # runs with the fixture `cold` show how the interpreter itself ends

@@ -62,10 +62,10 @@ class ForkServer:
         return self._fork(command, {**os.environ, "PYTHONPATH": path}, Path.cwd(), (stdout.name, stderr.name))
 
     def run(
-        self, options: Sequence[str], environment: Mapping[str, str], folder: Path, timeout: float
+        self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, timeout: float
     ) -> subprocess.CompletedProcess[str]:
-        """Run pytest with these options in a folder, as `subprocess.run` would."""
-        command = [sys.executable, "-mpytest", *options]
+        """Run a program's file, or ``-mpytest``, with arguments in a folder, as `subprocess.run` would."""
+        command = [sys.executable, *arguments]
         with tempfile.TemporaryDirectory() as outside:
             output = [Path(outside, name) for name in ("stdout", "stderr")]
             for path in output:

@@ -239,11 +239,11 @@ def _pytest(
         "VERDICTS_ARGUMENT": argument,
     }
     plugins = ["-p", "verdicts_plugin", "-p", "pytest_gpuleak.plugin", "-p", "no:cacheprovider", "-W", "ignore"]
-    options = ["-q", *plugins, *options]
+    arguments = ["-mpytest", "-q", *plugins, *options]
     if server is not None:
-        return server.run(options, environment, folder, LIMIT_S)
+        return server.run(arguments, environment, folder, LIMIT_S)
     return subprocess.run(
-        [sys.executable, "-B", "-m", "pytest", *options],
+        [sys.executable, "-B", *arguments],
         cwd=folder,
         env=environment,
         capture_output=True,

@@ -247,9 +247,8 @@ def test_in_a_test_that_is_watched(run: Runner) -> None:
 
 
 @pytest.mark.torch
-def test_the_graph_behind_a_tensor_is_told() -> None:
-    pytest.importorskip("torch")
-    printed = script(
+def test_the_graph_behind_a_tensor_is_told(run_with_torch: Any) -> None:
+    done = run_with_torch(
         """
         import sys, types, torch
         from pytest_gpuleak import holders
@@ -266,7 +265,8 @@ def test_the_graph_behind_a_tensor_is_told() -> None:
         assert found.autograd.saved_bytes >= 64 * 64 * 4
         print(holders(torch.ones(3)).autograd)
         """
-    ).splitlines()
+    )
+    printed = done.stdout.splitlines()
     assert "app.HISTORY[0]" in printed[0]
     assert any("graph" in line for line in printed)
     assert printed[-1] == "None"

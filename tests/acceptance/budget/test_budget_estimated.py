@@ -144,6 +144,7 @@ def test_by_the_ini_and_beside_the_leak_check(estimated: Estimated, pytester: py
     assert unchecked(switched_off) == "gpu-leak: 2 budgets were not checked: no device was used"
 
 
+@pytest.mark.usefixtures("forked")
 def test_what_the_re_run_sets_up_again_is_no_growth_of_a_fixture(pytester: pytest.Pytester) -> None:
     source = """
         import pytest, torch

@@ -8,16 +8,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpuleak.session.options import OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pytest_gpuleak.session.options import Option
+    from tests.support.forked import ForkServer
 
 pytestmark = pytest.mark.slow
 
@@ -40,16 +39,6 @@ def programs() -> list[tuple[str, str]]:
     ]
 
 
-def run(command: Sequence[str | Path], folder: Path) -> str:
-    """Run a command as a user would, at 80 columns and on the CPU; what it printed."""
-    # Not what the outer pytest, and those who run it, have set for themselves.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
-    env = {**kept, "COLUMNS": "80", "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, check=False)
-    assert done.returncode in (0, 1), done.stdout + done.stderr
-    return done.stdout
-
-
 def comparable(output: str) -> str:
     """Output without what differs between two runs, or two checkouts.
 
@@ -66,9 +55,18 @@ def comparable(output: str) -> str:
 
 
 @pytest.mark.torch
-def test_the_examples_print_what_the_readme_shows(tmp_path: Path) -> None:
+def test_the_examples_print_what_the_readme_shows(torch_server: ForkServer | None) -> None:
     options = ["-p", "no:cacheprovider", "-p", "no:randomly", "-o", "addopts="]
-    output = run([sys.executable, "-m", "pytest", *options, "--gpu-leak", "examples"], ROOT)
+    arguments = ["-mpytest", *options, "--gpu-leak", "examples"]
+    # As a user would, at 80 columns and on the CPU: not what the outer pytest, and those who run it, have set for themselves.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
+    env = {**kept, "COLUMNS": "80", "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
+    if torch_server is not None:
+        output = torch_server.run(arguments, env, ROOT, 300).stdout
+    else:
+        output = subprocess.run(
+            [sys.executable, *arguments], cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, check=False
+        ).stdout
     shown = next(text for lang, text in blocks() if lang == "text").partition("\ndemo: ")[0]
     assert comparable(output[output.index("examples/tests/") :]) == comparable(shown)
 
@@ -80,10 +78,9 @@ def test_the_demo_says_what_the_readme_shows() -> None:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("number", range(len(programs())))
-def test_a_program_prints_what_the_readme_shows(number: int, tmp_path: Path) -> None:
+def test_a_program_prints_what_the_readme_shows(number: int, run_with_torch: Any) -> None:
     code, shown = programs()[number]
-    (tmp_path / "predict.py").write_text(code, encoding="utf-8")
-    assert comparable(run([sys.executable, "predict.py"], tmp_path)) == comparable(shown)
+    assert comparable(run_with_torch(code, file="predict.py").stdout) == comparable(shown)
 
 
 def test_there_are_programs_to_run() -> None:

@@ -85,6 +85,7 @@ def test_arrays_that_the_collector_does_not_track(run: Runner) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("forked")
 def test_tensors(run: Runner) -> None:
     """Of what has no Python object, NumPy's arrays aside, a gradient that nobody has read is the most common."""
     found = run(

@@ -6,9 +6,7 @@ import contextlib
 import multiprocessing
 import queue
 import socket
-import subprocess
 import sys
-import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -171,10 +169,9 @@ SLEEPING = """
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="time.sleep does not call clock_nanosleep")
 @pytest.mark.parametrize(("where", "resting"), [("alone", "True"), ("hook", "False")])
 def test_a_thread_that_sleeps_does_not_forbid_it_unless_a_pass_has_called_it(
-    where: str, resting: str, torch: Any
+    where: str, resting: str, run_with_torch: Any
 ) -> None:
-    command = [sys.executable, "-c", textwrap.dedent(SLEEPING), where]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = run_with_torch(SLEEPING, where)
     if "the kernel does not tell" in done.stderr:
         pytest.skip("this kernel does not tell system calls")
     assert done.stdout.strip() == resting, done.stderr

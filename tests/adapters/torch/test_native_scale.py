@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 import time
@@ -45,9 +44,8 @@ thread.join()
 """
 
 
-def test_a_graph_100_000_nodes_deep_is_searched_in_part_and_can_still_be_freed() -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
-    done = subprocess.run([sys.executable, "-c", DEEP], capture_output=True, text=True, timeout=120, check=False)
+def test_a_graph_100_000_nodes_deep_is_searched_in_part_and_can_still_be_freed(run_with_torch: Any) -> None:
+    done = run_with_torch(DEEP)
     assert done.stdout == "['native', 'module'] True\nfreed\n", done.stderr
 
 

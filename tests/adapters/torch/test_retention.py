@@ -221,9 +221,8 @@ print("read", any(one.nodes for one in found), round(sys.getswitchinterval(), 9)
 """
 
 
-def test_graphs_that_other_threads_run_backward_are_read_without_a_crash() -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
-    done = subprocess.run([sys.executable, "-c", TRAINING], capture_output=True, text=True, timeout=240, check=False)
+def test_graphs_that_other_threads_run_backward_are_read_without_a_crash(run_with_torch: Any) -> None:
+    done = run_with_torch(TRAINING)
     assert (done.returncode, done.stdout) == (0, "read False 0.0001\n"), done.stderr
 
 
@@ -241,9 +240,8 @@ print("freed")
 """
 
 
-def test_a_graph_100_000_nodes_deep_can_still_be_freed() -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
-    done = subprocess.run([sys.executable, "-c", DEEP], capture_output=True, text=True, timeout=120, check=False)
+def test_a_graph_100_000_nodes_deep_can_still_be_freed(run_with_torch: Any) -> None:
+    done = run_with_torch(DEEP)
     assert done.stdout == "freed\n", done.stderr
 
 
