@@ -14,12 +14,12 @@ def test_all_are_counted_under_who_holds_them(run: Runner) -> None:
         FIRST, SECOND = [], {}
 
         def test_it():
-            FIRST.extend(Buffer(8) for _ in range(4000))
-            SECOND.update((object(), Buffer(8)) for _ in range(2000))
+            FIRST.extend(Buffer(8) for _ in range(2500))
+            SECOND.update((object(), Buffer(8)) for _ in range(1500))
         """
     )
     counts = {one["holder"]["root"]: (one["kind"], one["count"]) for one in found.tests["test_it"]["findings"]}
-    assert counts == {"test_it.FIRST": ("growing", 4000), "test_it.SECOND": ("growing", 2000)}
+    assert counts == {"test_it.FIRST": ("growing", 2500), "test_it.SECOND": ("growing", 1500)}
 
 
 def test_a_large_ring_in_which_a_few_are_replaced_does_not_grow(run: Runner) -> None:

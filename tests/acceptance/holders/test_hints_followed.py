@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +27,8 @@ REMEDIES = {
 }
 
 
-def test_following_each_hint_frees_what_was_left() -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
-    root = Path(__file__).parents[3]
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.acceptance.holders.hint_followers"],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+def test_following_each_hint_frees_what_was_left(run_with_torch: Any) -> None:
+    done = run_with_torch(Path(__file__).with_name("hint_followers.py").read_text("utf-8"))
     assert done.returncode == 0, done.stderr
     found: dict[str, dict[str, Any]] = {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
     assert found.keys() == REMEDIES.keys()

@@ -24,7 +24,7 @@ HOOKS = """
 
             self.handles = [parameter.register_post_accumulate_grad_hook(step) for parameter in model.parameters()]
 
-    @pytest.mark.parametrize("number", range(3))
+    @pytest.mark.parametrize("number", range(2))
     def test_kept(number):
         Optimizer(torch.nn.Linear(2, 2))
 
@@ -36,7 +36,7 @@ HOOKS = """
 
 def test_a_hook_after_accumulation_that_leads_to_its_parameter_is_a_ring(run: Runner) -> None:
     found = run(HOOKS)
-    kept = [f"test_kept[{number}]" for number in range(3)]
+    kept = [f"test_kept[{number}]" for number in range(2)]
     assert {name: found.verdicts[name] for name in kept} == dict.fromkeys(kept, "leaked")
     assert found.verdicts["test_removed"] in ("clean", "noted")  # a cycle that the collector frees
     for name in kept:
