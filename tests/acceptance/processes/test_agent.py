@@ -80,20 +80,33 @@ def found_in(
 
 
 SERVED = """
+    def names(_):
+        import threading
+        return [one.name for one in threading.enumerate()]
+    def fork(_):
+        if (pid := os.fork()) == 0:
+            os._exit(0)
+        return os.waitpid(pid, 0)[1]
+    def fork_with_hook(_):
+        return subprocess.run([sys.executable, "-c", ""], preexec_fn=int).returncode
     def test_first(server): server.ask(nothing)
     @pytest.mark.parametrize("i", range(2))
     def test_stream(server, i): server.ask(keep)
     def test_fills(server): server.ask(fill)
     def test_replaces(server): server.ask(replace)
     def test_replaces_again(server): server.ask(replace)
+    def test_names(server): assert server.ask(names) == ["MainThread"]  # joining the agent's would never return
+    def test_forks(server): assert server.ask(fork) == server.ask(fork_with_hook) == 0
     def test_last(server): server.ask(nothing)
 """
 
 
-def test_what_grows_in_a_server_fails_with_its_holder_and_process(run: Runner) -> None:
+def test_what_grows_in_a_server_fails_with_its_holder_and_process_and_the_agent_disturbs_nothing_there(
+    run: Runner,
+) -> None:
     methods = ("spawn", "fork", "forkserver")
-    found = found_in(run, SERVED, methods=methods)
-    found.result.assert_outcomes(passed=7 * len(methods))
+    found = found_in(run, SERVED, "-W", "error", methods=methods)
+    found.result.assert_outcomes(passed=9 * len(methods))
     leaked = [name for name, verdict in found.verdicts.items() if verdict == "leaked"]
     assert leaked == [f"test_stream[{method}-{number}]" for method in methods for number in (0, 1)]
     for finding in (found.finding(name) for name in leaked if name.endswith("0]")):
@@ -250,20 +263,6 @@ def test_a_process_of_subprocess_comes_in_by_the_file_beside_the_package(run: Ru
     assert finding["process"]["command"].endswith(" program.py")
 
 
-def test_a_helper_that_waits_for_all_its_threads_ends(run: Runner) -> None:
-    suite = """
-        def names(_):
-            import threading
-            return [one.name for one in threading.enumerate()]
-        def test_first(server): server.ask(nothing)
-        def test_keeps(server): server.ask(keep)
-        def test_names(server): assert server.ask(names) == ["MainThread"]  # joining the agent's would never return
-    """
-    found = found_in(run, suite)
-    found.result.assert_outcomes(passed=3)
-    assert found.verdicts["test_keeps[spawn]"] == "leaked"
-
-
 @pytest.mark.torch
 @pytest.mark.usefixtures("forked")
 def test_what_wider_fixtures_make_in_a_server_is_theirs_also_where_a_rerun_sets_them_up_again(run: Runner) -> None:
@@ -371,24 +370,6 @@ def test_one_that_closes_all_descriptors_goes_on_without_an_agent(run: Runner) -
             "*EngineCore (pid *, fixture 'server') is not checked any more: it has closed its connection, or runs another program"
         ]
     )
-
-
-def test_a_server_that_forks_warns_of_nothing(run: Runner) -> None:
-    suite = """
-        def fork(_):
-            if (pid := os.fork()) == 0:
-                os._exit(0)
-            return os.waitpid(pid, 0)[1]
-        def fork_with_hook(_):
-            return subprocess.run([sys.executable, "-c", ""], preexec_fn=int).returncode
-        def test_first(server): server.ask(nothing)
-        def test_forks(server): assert server.ask(fork) == 0
-        def test_runs(server): assert server.ask(fork_with_hook) == 0
-        def test_last(server): server.ask(nothing)
-    """
-    found = found_in(run, suite, "-W", "error")
-    found.result.assert_outcomes(passed=4)
-    assert "leaked" not in found.verdicts.values()
 
 
 WORKERS = """
