@@ -130,5 +130,6 @@ def test_leaks_beside_garbage_alike_are_found_without_epochs(run: Runner) -> Non
     """,
         "--gpu-leak-scan=scan",
         report=False,
+        apart=True,
     )
     found.result.stdout.fnmatch_lines(["gpu-leak: 3 leaked, *"])

@@ -42,6 +42,7 @@ class TestOf{scope}:
             for scope in SCOPES
         ),
         f"--gpu-leak-scan={mode}",
+        apart=True,
     )
     found.result.assert_outcomes(passed=12)
     assert set(found.verdicts.values()) == {"clean"}
