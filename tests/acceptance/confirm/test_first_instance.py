@@ -81,7 +81,11 @@ def suite(request: pytest.FixtureRequest, pytester: pytest.Pytester, run: Runner
         ("object", ()),
         pytest.param("object", ("-v", "--gpu-leak-confirm=2"), marks=pytest.mark.slow),
         pytest.param("unittest.TestCase", (), marks=frames_alone),
-        pytest.param("unittest.TestCase", ("--gpu-leak-scan=scan", "-k", "direct or grows"), marks=[frames_alone, pytest.mark.slow]),
+        pytest.param(
+            "unittest.TestCase",
+            ("--gpu-leak-scan=scan", "-k", "direct or grows"),
+            marks=[frames_alone, pytest.mark.slow],
+        ),
     ],
     indirect=["suite"],
 )

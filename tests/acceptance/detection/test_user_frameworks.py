@@ -127,20 +127,6 @@ def lines_on(found: Run, text: str) -> list[str]:
     return [line for line in told if text in line and not line.startswith("gpu-leak: the check itself failed ")]
 
 
-def test_its_devices_and_settle_steps_count(run: Runner, pytester: pytest.Pytester) -> None:
-    write(pytester, "pass")
-    found = run(SUITE)
-    assert found.verdicts == VERDICTS
-    assert found.result.ret == 1
-    raw = found.finding("test_raw")
-    assert (raw["kind"], raw["device"], raw["bytes_per_run"]) == ("unattributed", "toy:0", 2**21)
-    array = found.finding("test_array")
-    assert (array["kind"], array["device"], array["bytes_per_run"]) == ("growing", "toy:0", 2**21)
-    memory = found.tests["test_raw"]["memory"]["toy:0"]
-    assert memory["allocated_after"] - memory["allocated_before"] == 2**21
-    assert found.report["faults"] == []
-
-
 @pytest.mark.parametrize("plugin", ["--gpu-leak", "--strict-markers"])
 def test_its_devices_are_held_to_budgets(run: Runner, pytester: pytest.Pytester, plugin: str) -> None:
     write(pytester, "pass")
@@ -149,7 +135,9 @@ def test_its_devices_are_held_to_budgets(run: Runner, pytester: pytest.Pytester,
     found.result.stdout.fnmatch_lines(["*2.0 MiB*toy:0*"])
 
 
-def test_what_its_members_say_is_used(run: Runner, pytester: pytest.Pytester) -> None:
+def test_its_devices_and_settle_steps_count_and_what_its_members_say_is_used(
+    run: Runner, pytester: pytest.Pytester
+) -> None:
     member = """
     def graph_size(self, arrays, budget):
         return Autograd(7, 5, 4096)
@@ -177,14 +165,17 @@ def test_what_its_members_say_is_used(run: Runner, pytester: pytest.Pytester) ->
     suite = textwrap.dedent(SUITE) + "\ndef test_state():\n    import conftest\n    assert conftest.STATE == [1]\n"
     found = run(suite.replace("def test_raw():\n", "def test_raw():\n    import conftest; conftest.STATE[0] += 1\n"))
     assert found.verdicts == {**VERDICTS, "test_state": "clean"}
-    assert found.finding("test_array")["autograd"] == {
-        "nodes": 7,
-        "saved_tensors": 5,
-        "saved_bytes": 4096,
-        "cut": False,
-    }
-    (part,) = found.finding("test_raw")["contributions"]
+    autograd = {"nodes": 7, "saved_tensors": 5, "saved_bytes": 4096, "cut": False}
+    assert found.finding("test_array")["autograd"] == autograd
+    assert found.result.ret == 1
+    raw, array = found.finding("test_raw"), found.finding("test_array")
+    assert (raw["kind"], raw["device"], raw["bytes_per_run"]) == ("unattributed", "toy:0", 2**21)
+    assert (array["kind"], array["device"], array["bytes_per_run"]) == ("growing", "toy:0", 2**21)
+    (part,) = raw["contributions"]
     assert (part["text"], part["bytes"]) == ("toy:0 allocated by the toy", 2**21)
+    memory = found.tests["test_raw"]["memory"]["toy:0"]
+    assert memory["allocated_after"] - memory["allocated_before"] == 2**21
+    assert found.report["faults"] == []
 
 
 DEVICES = {
@@ -247,14 +238,6 @@ def test_devices_that_fail_take_no_others_along(run: Runner, pytester: pytest.Py
     assert "toy:0 of the devices of the framework 'second' not watched" in line
 
 
-def test_devices_without_a_method_are_named(run: Runner, pytester: pytest.Pytester) -> None:
-    write(pytester, "devices = object()")
-    found = run(SUITE)
-    assert found.verdicts == {**VERDICTS, "test_raw": "clean"}
-    (line,) = lines_on(found, "framework 'toy'")
-    assert "object has no read and no used and no begin_peaks and no stop" in line
-
-
 HISTORY = """def allocation_history(self):
     class History:
         def __enter__(self): pass
@@ -270,6 +253,7 @@ FINDER = """def reference_finders(self):
         def root_of(self, value): return ""
     return [Finder()]"""
 MEMBERS = {
+    "devices lack methods": ("devices = object()", "object has no read and no used and no begin_peaks and no stop"),
     "settle_steps raises": ("def settle_steps(self): raise ValueError('no stream')", "ValueError: no stream"),
     "settle_steps is None": ("def settle_steps(self): return None", "'NoneType' object is not iterable"),
     "a step raises": (
@@ -319,13 +303,6 @@ def test_members_that_fail_or_lie_cost_a_line_each(run: Runner, pytester: pytest
     for name, (_, text) in MEMBERS.items():
         (line,) = lines_on(found, f"of the framework {name!r} failed: ")
         assert text in line
-
-
-def test_without_its_settle_steps_a_test_is_judged_all_the_same(run: Runner, pytester: pytest.Pytester) -> None:
-    write(pytester, "def settle_steps(self): raise ValueError('no stream')")
-    found = run(SHORT)
-    assert found.verdicts == {"test_both": "leaked", "test_cached": "leaked"}
-    found.result.assert_outcomes(passed=2, warnings=1)
 
 
 def test_a_settle_step_that_hangs_is_stopped(
