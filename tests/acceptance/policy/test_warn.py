@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuleak.cli.merge import merge_reports
+from pytest_gpuleak.reports.json.read import read_report
+
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
 
@@ -60,7 +63,10 @@ def test_outcomes_exit_status_and_junit_are_as_without_the_plugin(
     assert junit(pytester) == before
 
 
-def test_all_is_shown_and_reported(run: Runner) -> None:
+def test_all_is_shown_reported_annotated_and_merged(
+    run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
     found = run(SUITE, "--gpu-leak-warn")
     assert found.report["summary"]["would_fail"] == found.report["summary"]["leaked"] == 10
     assert found.report["summary"]["fixtures_leaked"] == 1
@@ -73,19 +79,15 @@ def test_all_is_shown_and_reported(run: Runner) -> None:
             "LEAKED test_it.py::test_keeps - *",
         ]
     )
+    assert any(line.startswith("::warning file=test_it.py,") for line in found.result.outlines)
+    assert not any(line.startswith("::error") for line in found.result.outlines)
+    assert merge_reports([read_report(pytester.path / "report.json")]).summary["would_fail"] == 10
 
 
 def test_without_it_the_report_does_not_say_what_would_fail(run: Runner) -> None:
     found = run(FAILS)
     assert "would_fail" not in found.report["summary"]
     assert found.result.ret == 1
-
-
-def test_annotations_are_warnings(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    lines = run(SUITE, "--gpu-leak-warn").result.outlines
-    assert any(line.startswith("::warning file=test_it.py,") for line in lines)
-    assert not any(line.startswith("::error") for line in lines)
 
 
 @pytest.mark.parametrize("option", ["--gpu-leak-strict", "--gpu-leak-fail-stale"])
@@ -138,12 +140,3 @@ def test_under_xdist(run: Runner) -> None:
     assert found.result.ret == 0
     found.result.assert_outcomes(passed=11)
     assert found.report["summary"]["would_fail"] == 10
-
-
-def test_merged_reports_add_up_what_would_fail(run: Runner, pytester: pytest.Pytester) -> None:
-    from pytest_gpuleak.cli.merge import merge_reports
-    from pytest_gpuleak.reports.json.read import read_report
-
-    run(FAILS, "--gpu-leak-warn")
-    report = read_report(pytester.path / "report.json")
-    assert merge_reports([report]).summary["would_fail"] == 1

@@ -136,21 +136,16 @@ def test_the_reference_to_cut_is_yellow_and_the_rest_of_the_path_dim(
 
 
 def test_a_notebook_that_runs_as_a_test_is_unchecked(run: Runner, pytester: pytest.Pytester) -> None:
-    run("def test_clean(): pass")  # makes the conftest.py
     with (pytester.path / "conftest.py").open("a", encoding="utf-8") as conftest:
         conftest.write("\n" + "\n".join(line[4:] for line in NOTEBOOKS.splitlines()))
     (pytester.path / "it.ipynb").write_text("{}")
-    found = run("def test_clean(): pass", "it.ipynb", "test_it.py")
-    assert found.verdicts["test_clean"] == "clean"
+    found = run("def test_clean(): pass\n\ndef test_fails(): assert 0", "it.ipynb", "test_it.py")
+    assert (found.verdicts["test_clean"], found.verdicts["test_fails"]) == ("clean", "unchecked")
     assert found.tests["notebook"]["verdict"] == "unchecked"
     assert "a process of its own" in found.tests["notebook"]["why_unchecked"]
     found.result.stdout.fnmatch_lines(
         ["gpu-leak: 1 notebook was not checked: it runs in a process of its own*watch()*"]
     )
-
-
-def test_a_test_that_is_unchecked_for_another_reason_is_no_notebook(run: Runner) -> None:
-    run("def test_fails(): assert 0").result.stdout.no_fnmatch_line("gpu-leak: *notebook*")
 
 
 def test_a_plan_of_setups_counts_no_test(run: Runner) -> None:
