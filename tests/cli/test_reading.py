@@ -13,7 +13,6 @@ import pytest
 from pytest_gpuleak.model.finding_codec import decode_finding, encode_finding
 from pytest_gpuleak.model.findings import Autograd, BaselineStatus, FixtureRecord, KnownLeak
 from pytest_gpuleak.reports.json import read as reading
-from pytest_gpuleak.reports.json.journal import Journal
 from pytest_gpuleak.reports.json.read import ACCEPTED, UnusableReport, read_report
 from pytest_gpuleak.reports.json.write import encode_report
 
@@ -241,26 +240,6 @@ def test_a_report_that_is_cut_anywhere_is_refused(make: type[Make], tmp_path: Pa
     text = encode_report(make.report(make.test("a", make.finding())))
     for length in range(1, len(text) - 2, 97):
         refusal(tmp_path, text[:length])
-
-
-def test_a_journal_that_is_cut_gives_the_tests_that_ended(make: type[Make], tmp_path: Path) -> None:
-    from pytest_gpuleak.model.records import encode
-
-    path = tmp_path / "journal.json"
-    journal = Journal(path)
-    report = make.report()
-    journal.begin({"created": report.created, "environment": report.environment, "policy": report.policy})
-    for name in "abc":
-        journal.add_test(encode(make.test(name, make.finding())))
-    journal.close()
-    text = path.read_text()
-    whole = read(tmp_path, text)
-    assert [test.nodeid for test in whole.tests] == ["a", "b", "c"]
-    assert whole.incomplete is not None
-    cut = read(tmp_path, text[: text.index('"nodeid": "c"') + 40])
-    assert [test.nodeid for test in cut.tests] == ["a", "b"]
-    assert cut.incomplete is not None
-    assert cut.summary["leaked"] == 2
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a FIFO")
