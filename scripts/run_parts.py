@@ -100,16 +100,19 @@ def parts(python: str, marked: str) -> list[Part]:
             # What imports torch's compiler adds 120,000 objects to each search after it, and comes last.
             with_torch.sort(key=lambda file: bool(COMPILING.search(texts[file])))
             found += in_parts("torch", with_torch, 3 * FILES_A_PART)
-    found += [("not torch", [file]) for file in LONG if file in files]
+    # Of what is chosen by a marker they have few tests: no part of their own.
+    long = [] if needed else [file for file in LONG if file in files]
+    found += [("not torch", [file]) for file in long]
     for side, size in ((whole_runs, FILES_A_PART), (others, 3 * FILES_A_PART)):
-        short = [file for file in side if file not in LONG and not ALL_NEED_TORCH.search(texts[file])]
+        short = [file for file in side if file not in long and not ALL_NEED_TORCH.search(texts[file])]
         # Files that draw their examples lie together: hypothesis too is on the heap of all tests of its process.
         found += in_parts("not torch", sorted(short, key=lambda file: bool(DRAWING.search(texts[file]))), size)
     return [Part(python, expression, files) for expression, files in found]
 
 
 def in_parts(expression: str, files: list[str], size: int) -> list[tuple[str, list[str]]]:
-    """The files, `size` of them at a time, each with the expression."""
+    """The files, about `size` of them at a time, each with the expression: none is left over for a process of its own."""
+    size = -(-len(files) // max(1, round(len(files) / size))) or 1
     return [(expression, files[start : start + size]) for start in range(0, len(files), size)]
 
 
