@@ -548,3 +548,58 @@ def test_all_re_runs_have_the_same_code_on_their_stacks(run: Runner) -> None:
         "--gpu-leak-confirm=3",
     )
     assert found.verdicts == {"test_it": "leaked", "test_next": "clean"}
+
+
+@pytest.mark.interpreter
+def test_what_traces_future_threads_grows_where_each_run_wraps_it(run: Runner) -> None:
+    found = run(
+        """
+        import threading
+
+        def set_another(before):
+            array = Buffer(100)
+            threading.settrace(lambda *_: (before, array) and None)
+
+        def test_leaks_by_wrapping():
+            set_another(threading._trace_hook)
+
+        def test_replaces():
+            set_another(None)
+
+        def test_puts_back():
+            before = threading._trace_hook
+            set_another(before)
+            threading.settrace(before)
+
+        def test_ends():
+            threading.settrace(None)
+        """
+    )
+    assert found.verdicts == {
+        "test_leaks_by_wrapping": "leaked",
+        "test_replaces": "noted",
+        "test_puts_back": "clean",
+        "test_ends": "clean",
+    }
+    assert found.finding("test_leaks_by_wrapping")["kind"] == "growing"
+
+
+@pytest.mark.interpreter
+def test_a_re_run_leaves_no_trace_function_where_there_was_none(run: Runner) -> None:
+    found = run(
+        """
+        import threading
+        RUNS, SLOT = [], []
+
+        def test_traces_in_its_second_run():
+            RUNS.append(1)
+            SLOT[:] = [Buffer(100)]
+            if len(RUNS) == 2:
+                threading.settrace(lambda *_: None)
+
+        def test_none_traces():
+            assert len(RUNS) == 2
+            assert threading._trace_hook is None
+        """
+    )
+    found.result.assert_outcomes(passed=2)

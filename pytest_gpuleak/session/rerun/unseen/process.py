@@ -35,9 +35,12 @@ SYS_NAMES = (
 )  # fmt: skip
 """Names of `sys` that tests replace. An error left in `last_value` would keep the locals of the re-run's frames."""
 
+_OF_THREADS: Final = ("_trace_hook", "_profile_hook")
+"""Names of `threading` for what future threads are traced and profiled by."""
+
 FUNCTIONS: Final = {
     "sys": ("excepthook", "displayhook", "breakpointhook", "unraisablehook"),
-    "threading": ("excepthook",),
+    "threading": ("excepthook", *_OF_THREADS),
     "logging": ("_logRecordFactory", "_loggerClass"),
 }
 """Names of modules for functions that are called on occasion."""
@@ -158,7 +161,8 @@ def pause_tracing() -> Restore:
     """Remove trace and profile functions, and the events of `sys.monitoring`, which would see the re-run."""
     # Hooks for future threads stay: a test of them would fail its re-run. So does a profiler in C that Python cannot put
     # back, as cProfile before Python 3.12: what ``sys.getprofile`` returns of it is no function.
-    threads = keep_names(vars(threading), ["_trace_hook", "_profile_hook"])
+    unset = [name for name in _OF_THREADS if vars(threading)[name] is None]  # the others are among `hooks`
+    threads = keep_names(vars(threading), unset)
     hooks: list[tuple[Any, Any]] = [(sys.settrace, sys.gettrace()), (sys.setprofile, sys.getprofile())]
     paused = [(write, hook) for write, hook in hooks if callable(hook)]
     for write, _ in paused:
