@@ -30,26 +30,28 @@ def place_of(fixture: Any, request: Any, shorten: Callable[[str], str]) -> Fixtu
 UNITTEST_PREFIX = "_unittest_setUpClass_fixture_"
 
 XUNIT_PREFIXES = {
-    "_xunit_setup_class_fixture_": ("cls", ("setup_class",)),
-    UNITTEST_PREFIX: ("cls", ("setUpClass",)),
-    "_xunit_setup_module_fixture_": ("module", ("setUpModule", "setup_module")),
+    "_xunit_setup_class_fixture_": ("cls", ("setup_class", "teardown_class")),
+    UNITTEST_PREFIX: ("cls", ("setUpClass", "tearDownClass")),
+    "_xunit_setup_module_fixture_": ("module", ("setUpModule", "setup_module", "tearDownModule", "teardown_module")),
 }
-"""Names of the fixtures that pytest makes of xunit-style setup (_pytest/python.py, _pytest/unittest.py)."""
+"""Names of the fixtures that pytest makes of xunit-style setup (_pytest/python.py, _pytest/unittest.py), and of what they run."""
 
 
 def _as_written(name: str, function: Any, request: Any) -> tuple[str, Any]:
-    for prefix, (owner_name, setups) in XUNIT_PREFIXES.items():
+    for prefix, (owner_name, methods) in XUNIT_PREFIXES.items():
         if name.startswith(prefix):
             owner = getattr(request, owner_name, None)
-            setup = next((setup for setup in setups if hasattr(owner, setup)), setups[-1])
+            found = [(method, getattr(owner, method)) for method in methods if hasattr(owner, method)]
+            written = [one for one in found if getattr(one[1], "__module__", None) != "unittest.case"]
+            method, function = next(iter(written or found), (methods[0], function))
             owner_text = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", "?")
-            return f"{owner_text}.{setup}", getattr(owner, setup, function)
+            return f"{owner_text}.{method}", function
     return name, function
 
 
 def is_of_unittest(place: FixturePlace) -> bool:
-    """Tell whether a fixture is the `setUpClass` that a test case has of unittest's, which does nothing."""
-    return (place.file or "").replace("\\", "/").endswith("unittest/case.py")
+    """Tell whether a fixture sets a test case up by unittest's own `setUpClass`, which does nothing."""
+    return place.name.endswith(".tearDownClass") or (place.file or "").replace("\\", "/").endswith("unittest/case.py")
 
 
 def may_free(fixture: Any, node: Any) -> bool:

@@ -221,6 +221,45 @@ def test_what_is_the_tests_and_what_the_fixtures(run: Runner, pytester: pytest.P
         assert (record["scope"], record["file"]) == ("module", f"test_{name.partition('.')[0]}.py")
 
 
+def test_xunit_style_setup_is_named_by_what_the_user_wrote(run: Runner, pytester: pytest.Pytester) -> None:
+    found = run(
+        """
+        import unittest
+        KEPT = []
+
+        def teardown_module():
+            KEPT.append(Buffer(2**21))
+
+        class TestModel:
+            def teardown_class(cls):
+                KEPT.append(Buffer(2**21))
+
+            def test_it(self):
+                pass
+
+        class TestCase(unittest.TestCase):
+            @classmethod
+            def tearDownClass(cls):
+                KEPT.append(Buffer(2**21))
+
+            def test_it(self):
+                pass
+
+        class TestChild(TestCase):
+            pass
+        """
+    )
+    source = (pytester.path / "test_it.py").read_text().split("\n")
+    written = {name: source[record["line"] - 1].strip() for name, record in found.fixtures.items()}
+    assert written == {
+        "test_it.teardown_module": "def teardown_module():",
+        "TestModel.teardown_class": "def teardown_class(cls):",
+        "TestCase.tearDownClass": "@classmethod",
+        "TestChild.tearDownClass": "@classmethod",
+    }
+    assert {record["file"] for record in found.fixtures.values()} == {"test_it.py"}
+
+
 def test_a_fixture_that_leaves_more_each_time_grows(run: Runner) -> None:
     found = run(
         """
