@@ -8,12 +8,20 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.creation_lines import code_at
-from pytest_gpuleak.explain.edge_to_edit import FIXED, KEEPS_KEY, edge_to_edit, is_edited_as_a_whole, is_users
+from pytest_gpuleak.explain.edge_to_edit import (
+    FIXED,
+    KEEPS_KEY,
+    edge_to_edit,
+    first_wrapper,
+    is_edited_as_a_whole,
+    is_users,
+)
+from pytest_gpuleak.model.findings import PathStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from pytest_gpuleak.model.findings import Finding, Holder, PathStep
+    from pytest_gpuleak.model.findings import Finding, Holder
     from pytest_gpuleak.model.source_files import Origin
 
 _ATTRIBUTE: Final = re.compile(r"\.[^\W\d]\w*")
@@ -116,7 +124,7 @@ def _where_edited(
     from pytest_gpuleak.explain import source_lines
 
     if deciding is None:
-        return _first_line(files, lambda file: source_lines.line_of_registration(file, holder.root))
+        return _where_root_is_made(holder, files)
     while deciding and holder.path[deciding].type in FIXED:  # what cannot change is made anew where its owner is set
         deciding -= 1
     step = holder.path[deciding]
@@ -141,6 +149,14 @@ def _where_edited(
         if place[0] is None and holder.path[deciding - 1].type.endswith(KEEPS_KEY):  # value and entry are made at once
             place = _first_line(searched, lambda file: source_lines.line_of_adding(file, outer, ran(file)))
     return place if place[0] is not None else _where_given(holder, deciding, searched, ran)
+
+
+def _where_root_is_made(holder: Holder, files: Sequence[str]) -> tuple[str | None, int | None]:
+    from pytest_gpuleak.explain import source_lines
+
+    if first_wrapper(holder) is not None:
+        return _where_set(PathStep(f".{holder.root.removesuffix('.__func__').rpartition('.')[2]}", ""), files)
+    return _first_line(files, lambda file: source_lines.line_of_registration(file, holder.root))
 
 
 def _where_given(

@@ -56,6 +56,10 @@ CURRENT_VALUE: Final = ".get()"
 KEEPS_KEY: Final = ", whose value refers to its key"
 """End of the label of a weak dict's entry that stays forever: its value keeps its key alive."""
 
+_LINK: Final = re.compile(r"\.__closure__\[\d+\]\.cell_contents|\.__(?:kw)?defaults__\[.*\]|\.__wrapped__", re.DOTALL)
+_TO_FUNCTION: Final = (".__func__", ".fget")
+"""References from a bound method and a property to the function that they call."""
+
 _LIBRARIES: Final = frozenset(
     {"torch", "torchvision", "numpy", "jax", "tensorflow", "keras", "tf_keras", "cupy", "pytest", "_pytest", "pluggy"}
 )
@@ -69,10 +73,13 @@ def edge_to_edit(holder: Holder) -> int | None:
     variable of the user's own code. A framework's own containers (a `Sequential`) are passed over.
 
     An entry of a weak dict whose value refers to its key is edited at that reference. Of what an exception keeps through
-    its traceback, the reference to the exception is edited.
+    its traceback, the reference to the exception is edited; of functions that each wrap the one before, that to the last.
     """
     if is_edited_as_a_whole(holder):
         return None
+    wrapped = first_wrapper(holder)
+    if wrapped is not None:
+        return wrapped - 1 if wrapped else None
     field: int | None = None
     attribute: int | None = None
     entry = False
@@ -91,6 +98,31 @@ def edge_to_edit(holder: Holder) -> int | None:
         if step.edge.startswith(".") and is_users(step.type):
             attribute = index
     return attribute if field is None else field
+
+
+def first_wrapper(holder: Holder) -> int | None:
+    """Return where the path is at the last of functions of one definition that each keep the one before; None without such.
+
+    It has a name: the root, an attribute, or a key that reads like one. What else the functions share may be a cache.
+    """
+    path, start = holder.path, 0
+    while start < len(path) and not _is_of_function(path[start]):
+        start += 1
+    end = start
+    while end < len(path) and _is_of_function(path[end]):
+        end += 1
+    links = [step for step in path[start:end] if step.edge not in _TO_FUNCTION]
+    named = not start or is_name(path[start - 1].edge)
+    entry = end < len(path) and path[end].edge.startswith("[") and not path[end].type.endswith(PART_MARKS)
+    if holder.kind not in ("module", "class") or len(links) < 2 or not named or entry:
+        return None
+    first, second = (link.type.rpartition(" of ")[2] for link in links[:2])
+    # What `functools.wraps` has marked has the name of what it wraps.
+    return start if links[0].edge == ".__wrapped__" or first == second else None
+
+
+def _is_of_function(step: PathStep) -> bool:
+    return step.edge in _TO_FUNCTION or _LINK.fullmatch(step.edge) is not None
 
 
 def is_name(edge: str) -> bool:

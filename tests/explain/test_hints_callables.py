@@ -87,6 +87,42 @@ def test_a_function_that_nobody_stored_is_not_to_be_taken_out(finding: Finding) 
     assert callables.closure(trail(finding)) is None
 
 
+OLD = (".__closure__[1].cell_contents", "closure variable 'old' of test_it.<locals>.<lambda>")
+PASSED_ON = (".__closure__[1].cell_contents", "closure variable 'x' of call")
+WRAPPED = (".__wrapped__", "function")
+OLD_DEFAULT = (".__defaults__[0]", "default of argument 'old' of run")
+MODEL = (".forward", "app.Net (torch.nn.Module)")
+
+
+@pytest.mark.parametrize(
+    ("finding", "name"),
+    [
+        (leak("app.Head.forward", OLD, CLOSURE, kind="class"), "app.Head.forward"),
+        (leak("app.attend", OLD, OLD, OLD, CLOSURE, ("[0]", "torch.nn.Sequential (torch.nn.Module)")), "app.attend"),
+        (leak("app.attend", WRAPPED, PASSED_ON), "app.attend"),
+        (leak("app.run", OLD_DEFAULT, DEFAULT), None),  # another function's
+        (leak("app.run", OLD_DEFAULT, (".__defaults__[1]", "default of argument 'x' of run")), "app.run"),
+        (
+            leak("app.MODEL", MODEL, (".__func__", "method app.f"), OLD, (".__func__", "method app.f"), CLOSURE),
+            "app.MODEL.forward",
+        ),
+        (leak("app.OPS", ("['attend']", "dict"), OLD, CLOSURE), "app.OPS['attend']"),
+        (leak("app.attend", OLD, CLOSURE, found="retained"), None),
+        (leak("app.attend", CLOSURE), None),
+        (leak("app.attend", OLD, MEMO), None),  # decorated by another decorator
+        (leak("app.table", OLD, CLOSURE, ("[6]", "dict")), None),  # decorated twice, with a cache
+        (leak("app.CALLBACKS", ("[0]", "list"), OLD, CLOSURE), None),
+        (leak("fixture 'app'", MODEL, OLD, CLOSURE, kind="fixture"), None),
+    ],
+)
+def test_functions_that_each_keep_the_one_before_are_a_function_wrapped_again(
+    finding: Finding, name: str | None
+) -> None:
+    told = callables.wrapped_again(trail(finding))
+    assert told == hint_for(finding) if name else told is None
+    assert name is None or (told or "").startswith(f"Each run wraps the function `{name}` once more")
+
+
 @pytest.mark.parametrize(
     "steps",
     [

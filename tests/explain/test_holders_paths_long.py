@@ -80,6 +80,7 @@ def path(*steps: tuple[str, str]) -> Holder:
 
 
 FRAME = ((".tb_frame", "traceback"), (".f_locals['part']", "frame of Trainer.step"))
+WRAPPER = (".__closure__[0].cell_contents", "closure variable 'old' of patch.<locals>.forward")
 ADAM = "torch.optim.adam.Adam"
 
 
@@ -110,6 +111,9 @@ ADAM = "torch.optim.adam.Adam"
         ),
         (path((".layer", "app.Net (torch.nn.Module)"), (".weight", "torch.nn.Linear (torch.nn.Module)")), None),
         (path((".__closure__[0].cell_contents", "closure variable 'batch' of make.<locals>.step")), 0),
+        (path(WRAPPER, WRAPPER, (".weight", "app.Net")), None),
+        (path((".net", "app.App"), (".forward", "app.Net"), WRAPPER, WRAPPER), 1),
+        (path((".hooks", "app.App"), ("[3]", "list"), WRAPPER, WRAPPER), 1),
         (path((".handlers", "logging.Logger"), ("[0]", "list"), (".buffer", "logging.Handler")), 1),
         (path((".last_error", "app.Trainer"), (".__traceback__", "ValueError"), *FRAME), 0),
         (path((".__traceback__", "ValueError"), *FRAME), None),

@@ -68,6 +68,7 @@ TOLD: Final = {
     "GL304": ("A bound method kept in `$m.LISTENERS` keeps its object", "`weakref.WeakMethod`", "LISTENERS.append"),
     "GL305": ("A `functools.partial` kept in `$m.JOBS`", "take it out", "JOBS.append"),
     "GL306": ("`$m.STACK` keeps what it is to call when it is closed", "`close()`", "STACK.callback"),
+    "GL307": ("Each run wraps the function `$m.Model.forward` once more", "`monkeypatch.setattr`", "Model.forward = "),
     "GL401": ("The thread 'Thread-", "`join()`", ""),
     "GL402": ("An asyncio task that has not ended keeps the locals of `", "`cancel()`", ""),
     "GL405": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.explain.edge_to_edit import first_wrapper
 from pytest_gpuleak.explain.hints.pattern import Pattern
 from pytest_gpuleak.explain.hints.trail import code
 
@@ -47,6 +48,18 @@ exit_stack: Final = Pattern(
     type=r"contextlib\.(?:Async)?ExitStack",
 )
 """An exit stack that is never closed."""
+
+
+def wrapped_again(trail: Trail) -> str | None:
+    """Recognise a function, under a name of a module, class or object, that each run wraps once more."""
+    start = first_wrapper(trail.holder)
+    if start is None or not trail.growing:
+        return None
+    name = trail.owner(start)
+    return (
+        f"Each run wraps the function {name} once more, and each keeps the one before: put back in teardown what was "
+        "there (`monkeypatch.setattr` and `mock.patch` do)."
+    )
 
 
 def closure(trail: Trail) -> str | None:

@@ -83,6 +83,7 @@ ORDER: Final[dict[str, Inspector]] = {
     "GL301": callables.mutable_default,
     "GL302": callables.memo_in_closure,
     "GL306": callables.exit_stack,
+    "GL307": callables.wrapped_again,
     "GL303": callables.closure,
     "GL304": callables.bound_method,
     "GL305": callables.partial,
