@@ -14,6 +14,7 @@ from pytest_gpuleak.explain.edge_to_edit import (
     edge_to_edit,
     first_wrapper,
     is_edited_as_a_whole,
+    is_of_class,
     is_users,
 )
 from pytest_gpuleak.model.findings import PathStep
@@ -92,6 +93,11 @@ def _hint_for_cycle(holder: Holder) -> str:
         return (
             "An exception kept in a local variable refers to the frame of that variable by its traceback: delete the "
             "variable when it is no longer needed (`del error`), or keep `str(error)`."
+        )
+    if is_of_class(holder):
+        return (
+            "Each class is in a cycle with itself, so that only the garbage collector frees it and what its functions close "
+            "over: define it in a module, and pass it what it needs."
         )
     return (
         "The memory is freed only when the garbage collector runs: let one of these references, such as one back to an "

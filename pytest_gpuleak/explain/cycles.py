@@ -91,9 +91,14 @@ class CycleReader:
         return None, None
 
 
-def _rank(value: object) -> tuple[bool, str]:
-    """Sort first where a reader begins: an instance of a class, by name, so that like cycles are written alike."""
-    return type(value) in _CONTAINERS, safe_access.public_label(type(value))
+def _rank(value: object) -> tuple[bool, bool, str]:
+    """Sort first where a reader begins: a class, or an instance of one, by name, so that like cycles are written alike."""
+    return not safe_access.is_a(value, type), type(value) in _CONTAINERS, safe_access.public_label(type(value))
+
+
+def _is_local(value: object) -> bool:
+    """Tell whether an object is a class that a function has defined: garbage once that ends, since each class is in a cycle."""
+    return safe_access.is_a(value, type) and "<locals>" in safe_access.class_qualname(value)  # type: ignore[arg-type]
 
 
 def _nearest_ring(array: object, ignored: set[int], budget: Budget) -> tuple[list[object], list[object]]:
@@ -113,7 +118,7 @@ def _nearest_ring(array: object, ignored: set[int], budget: Budget) -> tuple[lis
         further: list[object] = []
         closing: list[tuple[int, int]] = []
         for parent in level:
-            if id(parent) in ignored or parent is level or reaches_everything(parent):
+            if id(parent) in ignored or parent is level or (reaches_everything(parent) and not _is_local(parent)):
                 continue
             children = dict.fromkeys(id(child) for child in get_referents(parent) if id(child) in wanted)
             for child in children:

@@ -75,7 +75,7 @@ def edge_to_edit(holder: Holder) -> int | None:
     An entry of a weak dict whose value refers to its key is edited at that reference. Of what an exception keeps through
     its traceback, the reference to the exception is edited; of functions that each wrap the one before, that to the last.
     """
-    if is_edited_as_a_whole(holder):
+    if is_edited_as_a_whole(holder) or is_of_class(holder):
         return None
     wrapped = first_wrapper(holder)
     if wrapped is not None:
@@ -98,6 +98,11 @@ def edge_to_edit(holder: Holder) -> int | None:
         if step.edge.startswith(".") and is_users(step.type):
             attribute = index
     return attribute if field is None else field
+
+
+def is_of_class(holder: Holder) -> bool:
+    """Tell whether a cycle goes through a class, which is in a cycle with itself whatever is cut."""
+    return holder.text.startswith("class ")
 
 
 def first_wrapper(holder: Holder) -> int | None:

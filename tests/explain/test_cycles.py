@@ -63,6 +63,30 @@ def test_a_ring_of_objects_is_named_by_types_and_references() -> None:
     assert found.text == name + "".join(step.edge for step in found.path)
 
 
+def class_of_a_function() -> Buffer:
+    value = Buffer(8)
+
+    class Local:
+        def kept(self) -> Buffer:
+            return value
+
+    return value
+
+
+def test_the_cycle_of_a_local_class_begins_at_the_class_and_has_the_line_of_its_function() -> None:
+    (found,) = read(class_of_a_function())
+    assert found is not None
+    assert found.text.startswith(f"class {__name__}.class_of_a_function.<locals>.Local.__")
+    assert found.file == __file__
+    source = Path(__file__).read_text().split("\n")
+    assert "def kept(self)" in source[(found.line or 0) - 1]
+    told = annotate(Finding("cycle", False, "cpu", 1, 8, 0, "00", holder=found), str)
+    assert told.hint is not None
+    assert told.hint.startswith("Each class is in a cycle")
+    assert told.holder is not None
+    assert told.holder.deciding is None
+
+
 def test_a_stored_exception_tells_the_line() -> None:
     def kept() -> Buffer:
         value = Buffer(8)
