@@ -95,6 +95,17 @@ COROUTINE = (".cr_frame.f_locals['x']", "frame of app.load")
         ),
         (
             leak(
+                "asyncio task 'Task-27'",
+                (".get_coro()", "asyncio.Task"),
+                (" (inside async_generator_athrow)", "async_generator_athrow"),
+                (".ag_frame.f_locals['x']", "frame of app.stream"),
+                kind="thread",
+            ),
+            "The event loop has still to close the asynchronous generator `app.stream`",
+            "`aclose()`",
+        ),
+        (
+            leak(
                 "app.BATCHES",
                 ("['train']", "dict"),
                 (".gi_frame.f_locals['x']", "frame of app.batches"),

@@ -87,7 +87,13 @@ def coroutine(trail: Trail) -> str | None:
 
 
 def async_generator(trail: Trail) -> str | None:
-    """Recognise an asynchronous generator that was not read to its end."""
+    """Recognise an asynchronous generator that was not read to its end. Once dropped, it is its loop's to close, in a task."""
+    index, match = trail.match(_SUSPENDED) or (0, None)
+    if match is not None and match["kind"] == "ag" and trail.kind == "thread" and trail.root.startswith("asyncio task"):
+        return (
+            f"The event loop has still to close the asynchronous generator {_function(trail, index)}, which keeps its "
+            "locals: read it to its end, or await its `aclose()`."
+        )
     return _suspended(trail, "ag", "asynchronous generator", "read it to its end or await its `aclose()`")
 
 
