@@ -18,6 +18,7 @@ from pytest_gpuleak.explain.edge_to_edit import (
     is_users,
 )
 from pytest_gpuleak.model.findings import PathStep
+from pytest_gpuleak.model.source_files import is_installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -110,7 +111,9 @@ def _with_place(holder: Holder, shorten: Callable[[str], str], created: Sequence
     # The place of a hook, if there is one, is known; it goes with that reference.
     known = holder.deciding is not None and holder.edit_file is None and not is_edited_as_a_whole(holder)
     deciding = holder.deciding if known else edge_to_edit(holder)
-    files = [file for file in dict.fromkeys((holder.file, *(origin.file for origin in created))) if file is not None]
+    # What a library's function adds to its own global, on behalf of the caller, is not for the user to edit.
+    given = [holder.file] if holder.file is not None and not is_installed(holder.file) else []
+    files = list(dict.fromkeys((*given, *(origin.file for origin in created))))
     set_in, line = holder.edit_file, holder.edit_line
     if set_in is None:
         set_in, line = _where_edited(holder, deciding, files[:_FILES_SEARCHED], created)

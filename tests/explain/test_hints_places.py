@@ -34,6 +34,20 @@ def test_a_container_that_each_run_adds_to_is_named(finding: Finding, place: str
     assert "teardown" in hint
 
 
+@pytest.mark.parametrize(
+    ("finding", "place"),
+    [
+        (leak("sys.meta_path", ("[6]", "list"), (".x", "app.Finder")), "sys.meta_path"),
+        (leak("logging.root", (".handlers", "logging.RootLogger"), ("[2]", "list")), "logging.root.handlers"),
+    ],
+)
+def test_what_each_run_adds_to_a_list_of_pythons_own_is_to_be_taken_out(finding: Finding, place: str) -> None:
+    hint = hint_for(finding)
+    assert hint is not None
+    assert hint.startswith(f"Each run adds to `{place}`, which stays until Python ends")
+    assert "`removeHandler()`" in hint
+
+
 def test_an_array_that_each_run_makes_larger_is_to_be_reset() -> None:
     hint = hint_for(leak("app.SEEN"))
     assert hint is not None
@@ -105,7 +119,7 @@ def test_a_class_attribute_is_reset_with_its_class() -> None:
     assert "`tearDownClass`" in hint
 
 
-@pytest.mark.parametrize("root", ["torch._C._workspaces", "sys.ps1", "numpy.core.cache", "_pytest.x.Y"])
+@pytest.mark.parametrize("root", ["torch._C._workspaces", "sys._ps1", "numpy.core.cache", "_pytest.x.Y"])
 def test_globals_of_libraries_get_no_advice(root: str) -> None:
     assert hint_for(leak(root, found="retained")) is None
     assert hint_for(leak(root, found="retained", kind="class")) is None

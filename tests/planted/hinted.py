@@ -51,6 +51,22 @@ def test_hook():
         ("A hook registered on `$m.NET` was never removed", HOOK),
     ),
     _file(
+        "handler of the root logger",
+        """
+import io
+import logging
+
+import torch
+
+
+def test_logs():
+    handler = logging.StreamHandler(io.StringIO())
+    handler.model = torch.ones(64, 64)
+    logging.root.addHandler(handler)  # edit
+""",
+        ("Each run adds to `logging.root.handlers`, which stays until Python ends", "`removeHandler()`"),
+    ),
+    _file(
         "tensor's hook",
         """
 import torch

@@ -6,7 +6,6 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.explain.edge_to_edit import is_users
 from pytest_gpuleak.model.findings import KIND_CODES
 from pytest_gpuleak.model.source_files import is_installed
 from pytest_gpuleak.reports.source_places import findings_of
@@ -42,7 +41,7 @@ def _faults(kind: Kind, module: str, report: RunReport) -> Iterator[str]:
     start, remedy = (text.replace("$m", module) for text in kind.hint)
     if not any(str(found.hint).startswith(start) and remedy in str(found.hint) for found in findings) and start:
         yield f"no hint {start} … {remedy}"
-    holders = [found.holder for found in findings if found.holder is not None and is_users(found.holder.root)]
+    holders = [found.holder for found in findings if found.holder is not None]
     if abroad := sorted(
         {one.edit_file for one in holders if one.edit_file is not None and is_installed(one.edit_file)}
     ):

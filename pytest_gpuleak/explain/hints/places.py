@@ -37,9 +37,13 @@ _NATIVE_REGISTRY: Final = re.compile(r" \(inside (?P<type>[\w.]*Registry)\)")
 def _is_users_place(trail: Trail, length: int | None = None) -> bool:
     """Tell whether the user edits the root, and the first `length` steps are attributes and items."""
     package = trail.root.partition(".")[0]
-    if trail.kind not in ("module", "class") or package in _LIBRARIES or package in sys.stdlib_module_names:
+    if trail.kind not in ("module", "class") or package in _LIBRARIES or _is_of_python(trail):
         return False
     return trail.is_plain_until(len(trail.steps) if length is None else length)
+
+
+def _is_of_python(trail: Trail) -> bool:
+    return trail.root.partition(".")[0] in sys.stdlib_module_names
 
 
 def _is_left_in_users_place(trail: Trail, _: int) -> bool:
@@ -82,7 +86,15 @@ def growing_container(trail: Trail) -> str | None:
             "no more of the older one than is needed."
         )
     index = trail.container()
-    if not trail.growing or index is None or not _is_users_place(trail, index + 1):
+    if not trail.growing or index is None:
+        return None
+    owner = trail.owner(index)
+    if trail.kind == "module" and _is_of_python(trail) and trail.is_plain_until(index + 1) and "._" not in owner:
+        return (
+            f"Each run adds to {owner}, which stays until Python ends: take out in teardown what was put there "
+            "(`remove()`, `removeHandler()`)."
+        )
+    if not _is_users_place(trail, index + 1):
         return None
     if trail.has_graph:
         return (
