@@ -117,6 +117,7 @@ class HostArrays:
     def recording(self) -> Iterator[None]:
         """Trace the re-run within this context if it is recorded (see `begin_record`)."""
         if self._before is not None:
+            self._suspect.tracker.detector.show_young()  # not under the tracing: it asks for the id of each object
             self._lines.start()
         try:
             yield
