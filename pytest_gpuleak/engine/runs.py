@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.arrays import array_types, find_arrays, framework_of
+from pytest_gpuleak.adapters.arrays import array_types, find_arrays, framework_of, select_arrays
 from pytest_gpuleak.adapters.bulk import (
     Held,
     hold_arrays,
@@ -244,9 +244,26 @@ class Runs:
             if left.shared:
                 among[left.held.reading.identity].append(left)
         living = set(map(id, self.objects((same[-1] for same in among.values()), hidden=True))) if among else ()
-        for identity, same in among.items():
-            for left in same[:-1] if identity in living else same:  # a later array may have the id of one that died
+        # A later array may have the id of one that died.
+        dead = [left for i, same in among.items() for left in (same[:-1] if i in living else same)]
+        used = self._used_by_arrays(dead)
+        for left in dead:
+            if used.isdisjoint((left.held.handle.storage, left.held.reading.storage)):
+                left.shared = False  # C++ alone keeps it, as a graph does its results: the handle tells when that goes
+            else:
                 self._note_death(left, "count")
+
+    def _used_by_arrays(self, dead: Sequence[Left]) -> set[int]:
+        """Return the keys of storages that arrays use, among them those of the `dead` that live on with an array."""
+        died, known = set(map(id, dead)), self._tracker.guarded_arrays
+        used = {left.held.handle.storage for left in self.living() if id(left) not in died}
+        if used.issuperset(left.held.handle.storage for left in dead):
+            return used
+        with self._tracker.detector.whole_heap():
+            arrays = select_arrays(get_objects(), array_types(known))
+        used.update(reading.storage for reading in read_arrays(arrays, known).values())
+        arrays.clear()
+        return used
 
     def forget_reruns(self) -> None:
         """Forget all re-runs, because a re-run could not be recorded to its end."""

@@ -33,3 +33,40 @@ def test_an_alias_that_each_run_replaces_does_not_grow(run: Runner) -> None:
     for number in range(3):
         name = f"test_it[{number}]"
         assert (found.verdicts[name], found.finding(name)["kind"]) == ("noted", "retained")
+
+
+def test_a_result_that_a_graph_keeps_is_not_gone_with_its_tensor(run: Runner) -> None:
+    """As a hidden state that no code detaches: torch keeps a saved result by its memory, not by the tensor."""
+    found = run(
+        """
+        import torch
+
+        WEIGHT = torch.zeros(64, requires_grad=True)
+        STATE, NODES = {}, []
+
+        def test_leaks_its_hidden_states():
+            STATE["hidden"] = torch.tanh(STATE.get("hidden", WEIGHT) + 1)
+
+        def test_leaks_nodes_beside_a_slot():
+            STATE["result"] = torch.exp(WEIGHT)
+            NODES.append(STATE["result"].grad_fn)
+
+        def test_detaches():
+            STATE["detached"] = torch.tanh(STATE.get("detached", WEIGHT).detach() + WEIGHT)
+
+        def test_replaces():
+            STATE["last"] = torch.exp(WEIGHT)
+
+        def test_lets_an_alias_go():
+            STATE["alias"] = [WEIGHT.detach()[:2], *STATE.pop("alias", [])][:1]
+        """
+    )
+    assert found.verdicts == {
+        "test_leaks_its_hidden_states": "leaked",
+        "test_leaks_nodes_beside_a_slot": "leaked",
+        "test_detaches": "noted",
+        "test_replaces": "noted",
+        "test_lets_an_alias_go": "noted",
+    }
+    growing = [one for one in found.tests["test_leaks_its_hidden_states"]["findings"] if one["failed"]]
+    assert [(one["kind"], one["bytes_per_run"]) for one in growing] == [("growing", 256)]
