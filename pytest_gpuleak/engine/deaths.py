@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Left:
-    """An array that a run (0: the first) left, or that is older (-1). `shared`: an older array may use its storage.
+    """An array that a run (0: the first) left, or that is older (-1). `shared`: another may use its storage.
 
     Once it is dead, `cause` tells what freed it, and `died_in` during or after which run.
     """

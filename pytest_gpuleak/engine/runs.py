@@ -133,11 +133,10 @@ class Runs:
         self._take_in(self.count - 1, found, {})
 
     def _take_in(self, run: int, found: Mapping[int, Held], users: Mapping[int, int | None]) -> None:
-        ours = Counter(held.handle.storage for held in found.values())
         for identity, held in found.items():
             by_object = getattr(held.handle, "array", None) is not None  # it knows whether the array itself lives
             count = users.get(identity, 1)
-            shared = not by_object and (count is None or count > ours[held.handle.storage])
+            shared = not by_object and (count is None or count > 1)
             self._left.append(Left(run, held, self.survivors.index_of(run, held.reading), shared=shared))
         self._moved = None
 
@@ -232,7 +231,7 @@ class Runs:
         self._moved = None
 
     def forget_shared_dead(self) -> None:
-        """Look for arrays that use older storages, whose handles cannot tell: the storage lives on without the array.
+        """Look for arrays that share their storages, whose handles cannot tell: the storage lives on without the array.
 
         Not again where nothing has run since the last look.
         """
@@ -252,6 +251,19 @@ class Runs:
                 left.shared = False  # C++ alone keeps it, as a graph does its results: the handle tells when that goes
             else:
                 self._note_death(left, "count")
+        if not self.collected:  # else it may have been garbage
+            self._match_aliases(dead)
+
+    def _match_aliases(self, dead: Sequence[Left]) -> None:
+        """Have an array of the last run take the place of one of its storage that died, while another of that run keeps it."""
+        new: dict[int, list[Left]] = defaultdict(list)
+        for left in self.living(of_last=True):
+            new[left.held.handle.storage].append(left)
+        alive = {left.index for left in self.living()}
+        for left in dead:
+            same = new[left.held.handle.storage]
+            if same and left.cause and left.run < self.count - 1 and left.index in alive:
+                same.pop().index = left.index
 
     def _used_by_arrays(self, dead: Sequence[Left]) -> set[int]:
         """Return the keys of storages that arrays use, among them those of the `dead` that live on with an array."""

@@ -70,3 +70,38 @@ def test_a_result_that_a_graph_keeps_is_not_gone_with_its_tensor(run: Runner) ->
     }
     growing = [one for one in found.tests["test_leaks_its_hidden_states"]["findings"] if one["failed"]]
     assert [(one["kind"], one["bytes_per_run"]) for one in growing] == [("growing", 256)]
+
+
+def test_aliases_of_what_the_first_run_has_made_grow_where_they_pile_up_alone(run: Runner) -> None:
+    """As the state of a model that is made once, which is kept as the best so far."""
+    found = run(
+        """
+        import torch
+
+        MADE, KEPT = {}, []
+
+        def model(name):
+            if name not in MADE:
+                MADE[name] = torch.nn.Linear(8, 8)
+            return MADE[name]
+
+        def test_replaces():
+            MADE["state"] = model("one").state_dict()
+
+        def test_replaces_two():
+            MADE["first"], MADE["second"] = model("two").weight.data, model("two").weight[:2].detach()
+
+        def test_leaks():
+            KEPT.append(model("three").state_dict())
+
+        def test_leaks_beside_what_it_replaces():
+            MADE["last"] = model("four").weight.data
+            KEPT.append(model("four").weight.data)
+        """
+    )
+    assert found.verdicts == {
+        "test_replaces": "noted",
+        "test_replaces_two": "noted",
+        "test_leaks": "leaked",
+        "test_leaks_beside_what_it_replaces": "leaked",
+    }
