@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import array_types, select_arrays
-from pytest_gpuleak.adapters.bulk import storages_of
+from pytest_gpuleak.adapters.bulk import memory_of_arrays, storages_of
 from pytest_gpuleak.adapters.storages import is_storage
 from pytest_gpuleak.engine.describe import SEARCH_CUT
 from pytest_gpuleak.engine.limits import GRAPHS_STEPS, MOST_ASKED, MOST_SOUGHT, SEARCH_STEPS, STEPS_A_TEST
@@ -235,7 +235,27 @@ def shared_storages(found: Sequence[object], targets: Sequence[object], tracker:
     alone: Container[int] = {
         one for finder in tracker.frameworks.reference_finders() for one in finder.held_alone(others)
     }
-    return set(storages_of((one for one in others if id(one) not in alone), tracker.guarded_arrays).values())
+    others = [one for one in others if id(one) not in alone]
+    shared = set(storages_of(others, tracker.guarded_arrays).values())
+    return shared | _borrowed_storages(targets, others, tracker)
+
+
+def _borrowed_storages(targets: Iterable[object], others: Iterable[object], tracker: RunTracker) -> set[int]:
+    """Return the storages of the `targets` over memory of the `others`, or of arrays older than the test that none tracks.
+
+    They are those of `torch.from_numpy` and of DLPack.
+    """
+    known = tracker.guarded_arrays
+    borrowed = {id(array): memory for array, memory in memory_of_arrays(targets, known) if memory.borrowed}
+    if not borrowed:
+        return set()
+    lent = [*(memory for _, memory in memory_of_arrays(others, known)), *tracker.untracked.ranges()]
+    storages = storages_of((array for array in targets if id(array) in borrowed), known)
+    return {
+        storages[identity]
+        for identity, memory in borrowed.items()
+        if any(one.start <= memory.start and memory.start + memory.size <= one.start + one.size for one in lent)
+    }
 
 
 def search_together(suspects: Sequence[Holders], tracker: RunTracker, knowledge: SessionKnowledge) -> None:

@@ -18,12 +18,14 @@ from pytest_gpuleak.adapters.registry import (
     may_have_untracked_arrays,
     module_arrays,
     untracked_array_counts,
+    untracked_arrays,
 )
 from pytest_gpuleak.heap.collector import get_objects
 
 if TYPE_CHECKING:
     from pytest_gpuleak.adapters.untracked import MetArrays
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
+    from pytest_gpuleak.model.readings import MemoryRange
 
 
 class _Followed(weakref.ref[Any]):
@@ -121,6 +123,12 @@ class UntrackedOlder:
         for met in self._of_fixtures.values():
             alive |= met.alive()
         return alive
+
+    def ranges(self) -> list[MemoryRange]:
+        """Return where the memory of the larger arrays is that are alive."""
+        reader = untracked_arrays()
+        handles = (one for met in (self._met, *self._of_fixtures.values()) if met for one in met.handles.values())
+        return [reader.memory(array) for handle in handles if (array := handle.array()) is not None]
 
     def _follow(self, met: MetArrays, extra: int = 0) -> None:
         group = len(self._standing) if extra else 0

@@ -113,7 +113,7 @@ def _named_by_latest(index: int, survivors: Sequence[Survivor], replaced_by: Map
         last = replaced_by[last]
         by = survivors[last]
         if survivor.holder is None or (by.holder is not None and by.holder != FREED):
-            owned = survivor.owned or by.owned
+            owned = survivor.owned and by.owned  # of an alias that is gone nothing is known
             survivor = by._replace(run=survivors[index].run, reading=survivor.reading, owned=owned)
     return last, survivor
 

@@ -105,3 +105,53 @@ def test_aliases_of_what_the_first_run_has_made_grow_where_they_pile_up_alone(ru
         "test_leaks": "leaked",
         "test_leaks_beside_what_it_replaces": "leaked",
     }
+
+
+def test_what_shares_older_memory_adds_none(run: Runner) -> None:
+    """A slot that each run gives another alias, or that is filled once, of a tensor or an array that was there before."""
+    found = run(
+        """
+        import numpy as np
+        import torch
+
+        OLDER, ARRAY, MODEL = torch.ones(600_000), np.ones(300_000), torch.nn.Linear(600, 600)
+        SLOTS, MINE = {}, []
+
+        def test_replaces_an_alias():
+            SLOTS["alias"] = OLDER.data
+
+        def test_replaces_a_state():
+            SLOTS["state"] = MODEL.state_dict()
+
+        def test_fills_a_slot_with_a_view():
+            SLOTS.setdefault("view", OLDER[3:])
+
+        def test_replaces_one_of_an_array():
+            SLOTS["array"] = torch.from_numpy(ARRAY)
+
+        def test_replaces_one_by_dlpack():
+            SLOTS["dlpack"] = torch.from_dlpack(OLDER)
+
+        def test_retains_its_own():
+            SLOTS["own"] = torch.ones(600_000)
+            SLOTS["alias of its own"] = SLOTS["own"].data
+
+        def test_retains_an_array_of_its_own():
+            SLOTS["own array"] = torch.from_numpy(np.ones(300_000))
+
+        def test_leaks_views():
+            MINE.append(OLDER[3:])
+        """
+    )
+    verdicts = {name.removeprefix("test_"): verdict for name, verdict in found.verdicts.items()}
+    assert verdicts == {
+        "replaces_an_alias": "noted",
+        "replaces_a_state": "noted",
+        "fills_a_slot_with_a_view": "noted",
+        "replaces_one_of_an_array": "noted",
+        "replaces_one_by_dlpack": "noted",
+        "retains_its_own": "leaked",
+        "retains_an_array_of_its_own": "leaked",
+        "leaks_views": "leaked",
+    }
+    assert found.finding("test_replaces_an_alias")["bytes"] == 0
