@@ -212,8 +212,18 @@ class Holders:
     def count_graphs_of(self, arrays: Iterable[object], found: Iterable[tuple[Left, Explanation]]) -> None:
         """Count what the graphs behind the arrays of the first run retain, by the roots that a search has found."""
         with self._guard(GRAPHS):
-            pairs = zip(arrays, found, strict=True)
-            self._count((one, root_of(by.held.reading.device, why.holder)) for one, (by, why) in pairs if by.run == 0)
+            pairs = list(zip(arrays, found, strict=True))
+            rooted = [(one, root_of(by.held.reading.device, why.holder), by.run) for one, (by, why) in pairs]
+            pairs.clear()
+            self._count((one, root) for one, root, run in rooted if run == 0)
+            # A later run's graph may be all that keeps what the first has left (a hidden state that nobody detaches).
+            first = self.graphs
+            self._count((one, root) for one, root, run in rooted if run and root not in first)
+            later = {
+                root: dataclasses.replace(size, saved_tensors=0, saved_bytes=0) for root, size in self.graphs.items()
+            }
+            self.graphs = later | first
+            rooted.clear()
 
     def _count(self, rooted: Iterable[tuple[object, Root]]) -> None:
         members: dict[Root, list[object]] = defaultdict(list)

@@ -69,7 +69,7 @@ def test_a_result_that_a_graph_keeps_is_not_gone_with_its_tensor(run: Runner) ->
         "test_lets_an_alias_go": "noted",
     }
     growing = [one for one in found.tests["test_leaks_its_hidden_states"]["findings"] if one["failed"]]
-    assert [(one["kind"], one["bytes_per_run"]) for one in growing] == [("growing", 256)]
+    assert [(one["kind"], one["bytes_per_run"], one["code"]) for one in growing] == [("growing", 256, "GL201")]
 
 
 def test_aliases_of_what_the_first_run_has_made_grow_where_they_pile_up_alone(run: Runner) -> None:
