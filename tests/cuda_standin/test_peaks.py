@@ -177,11 +177,19 @@ def device() -> None:
     torch.cuda.empty_cache()
 
 
-def counted(function: Callable[[], object]) -> tuple[int, int, int]:
-    """Return what torch has counted: the peak of blocks, of what was asked for, and workspaces."""
-    # A backward pass that has ended may still be held by its thread, which lets go of it before it begins another.
+def let_go() -> None:
+    """Free what the run before has left: in cycles, and in the thread that has run its backward pass.
+
+    A pass that has ended may still be held there, and is let go before another begins.
+    """
+    gc.collect()
     empty = torch.empty(0, requires_grad=True, **ON)
     torch.autograd.grad(empty * 2, empty, torch.empty(0, **ON))
+
+
+def counted(function: Callable[[], object]) -> tuple[int, int, int]:
+    """Return what torch has counted: the peak of blocks, of what was asked for, and workspaces."""
+    let_go()
     free_workspaces_now()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_stats()
@@ -198,6 +206,7 @@ def counted(function: Callable[[], object]) -> tuple[int, int, int]:
 def peak_of(function: Callable[[], object]) -> Peak:
     from pytest_gpuleak.adapters.registry import own_frameworks
 
+    let_go()
     record: Any = own_frameworks().peak_recorder(lambda file: file in (__file__, peak_cases.__file__), "cuda:0")
     with record:
         function()
