@@ -212,18 +212,19 @@ class Holders:
     def count_graphs_of(self, arrays: Iterable[object], found: Iterable[tuple[Left, Explanation]]) -> None:
         """Count what the graphs behind the arrays of the first run retain, by the roots that a search has found."""
         with self._guard(GRAPHS):
-            pairs = list(zip(arrays, found, strict=True))
-            rooted = [(one, root_of(by.held.reading.device, why.holder), by.run) for one, (by, why) in pairs]
-            pairs.clear()
-            self._count((one, root) for one, root, run in rooted if run == 0)
+            rooted = [
+                (one, root_of(by.held.reading.device, why.holder), by.run)
+                for one, (by, why) in zip(arrays, found, strict=True)
+            ]
+            rooted.sort(key=lambda one: one[2])  # the first run's graphs are counted before the bound is met
+            of_first = {root for _, root, run in rooted if run == 0}
             # A later run's graph may be all that keeps what the first has left (a hidden state that nobody detaches).
-            first = self.graphs
-            self._count((one, root) for one, root, run in rooted if run and root not in first)
-            later = {
-                root: dataclasses.replace(size, saved_tensors=0, saved_bytes=0) for root, size in self.graphs.items()
-            }
-            self.graphs = later | first
+            self._count((one, root) for one, root, run in rooted if run == 0 or root not in of_first)
             rooted.clear()
+            self.graphs = {
+                root: size if root in of_first else dataclasses.replace(size, saved_tensors=0, saved_bytes=0)
+                for root, size in self.graphs.items()
+            }
 
     def _count(self, rooted: Iterable[tuple[object, Root]]) -> None:
         members: dict[Root, list[object]] = defaultdict(list)
