@@ -273,6 +273,7 @@ class Runs:
             return used
         with self._tracker.detector.whole_heap():
             arrays = select_arrays(get_objects(), array_types(known))
+        # Not `storages_of`: objects of storages are among them, which have no reading where a tensor shares them.
         used.update(reading.storage for reading in read_arrays(arrays, known).values())
         arrays.clear()
         return used
