@@ -253,11 +253,9 @@ class ElsewhereSubject(Subject):
         tracing: AbstractContextManager[object],
         known: FindingsSoFar,
         decided: Callable[[], bool] | None = None,
-        *,
-        twice: bool = False,
     ) -> RerunResult:
         """See `Subject`. Tracing is per thread, and user code runs in others."""
-        del tracing, known, decided, twice
+        del tracing, known, decided
         message, self._told = self._told, None
         if message is None or message["op"] == "again":
             self._agent.send(op="ready", seq=self._seq)

@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 class HostArrays:
     """Collect what each run of a suspect added to the heap, and the arrays behind it."""
 
-    def __init__(self, suspect: Suspect, up: frozenset[str]) -> None:
+    def __init__(self, suspect: Suspect) -> None:
         self._suspect = suspect
-        self._up = up
         self._grown: list[int] = []
         self._added: list[bool] = []
         self._before: MetArrays | None = None  # when the recorded run began
@@ -52,6 +51,8 @@ class HostArrays:
         self._born: set[int] = set()
         self._growth: Growth | None = None
         self._replaced = 0
+        self._is_anew = False
+        """Whether the first run that counts is a re-run: what it has left goes with wider fixtures, as the first one's did."""
         self._runs = UntrackedRuns()
         self.heap = HeapSince(suspect.tracker.counters.heap_bytes)
         self.watched = suspect.policy.array_bytes if suspect.policy.host and may_have_untracked_arrays() else None
@@ -70,7 +71,7 @@ class HostArrays:
         self._grown.append(unexplained + growth.compiled if added else unexplained)
         self._added.append(added is not False)
         if self._growth is None:
-            self._growth, self._replaced = growth, replaced
+            self._growth, self._replaced, self.heap.added = growth, replaced, 0
         detector = self._suspect.tracker.detector
         if self._left_by_first >= self._least_residue and (detector.show_young() or detector.sees_only_young):
             with self._suspect.guard(EXPLAIN):
@@ -81,9 +82,17 @@ class HostArrays:
             self._before = None
         return self.suspected
 
+    def begin_anew(self) -> None:
+        """Take this run for the first, unless that is suspected: it has set up wider fixtures that stay."""
+        if not self.suspected:
+            self._is_anew = True
+            self._growth = None
+            self._grown.clear()
+            self._added.clear()
+
     def following(self) -> AbstractContextManager[None]:
         """Return the context in which the heap is followed, from after the first run to the verdict."""
-        return calling(self.heap.on_collection) if self.suspected else contextlib.nullcontext()
+        return contextlib.nullcontext() if self.watched is None else calling(self.heap.on_collection)
 
     @property
     def floor(self) -> int:
@@ -151,7 +160,8 @@ class HostArrays:
 
         `compiled` bytes of the first run's growth are its programs'.
         """
-        if self._growth is not None and not self._cut and self._may_be_residue(confirmed=confirmed):
+        may_be_residue = not (self._cut or self._is_anew) and self._may_be_residue(confirmed=confirmed)
+        if self._growth is not None and may_be_residue:
             grown = self._left_by_first - compiled
             sought = self._is_strict or self._added[0] or grown >= self._suspect.policy.host_bytes
             if sought and grown >= self._least_residue:
@@ -257,7 +267,7 @@ class HostArrays:
                     imported=self._growth.modules,
                     sure=frozenset(self._born),
                     replaced=self._replaced,
-                    up=self._up,
+                    up=self._suspect.tracker.ownership.active_roots,
                 )
                 self._explain(chosen, heap)
                 chosen.clear()

@@ -362,10 +362,10 @@ class RunTracker:
         for listener in reversed(self._listeners):
             listener.teardown_ends(fixture)
 
-    @property
-    def held_by_released(self) -> bool:
-        """Whether a higher-scoped fixture that was torn down since the run began had held something of the test's."""
-        return self.ownership.held_by_released or self.counters.apart.held_by_released
+    def left_in_released(self, policy: Policy) -> bool:
+        """Tell whether the test may have left something in higher-scoped fixtures that were torn down since."""
+        left = self.ownership.held_by_released or self.processes.ran_before_teardown
+        return left or self.is_worth_a_check(self.counters.growth_in_fixtures(), policy)
 
     def before_teardown(self, definition: object) -> None:
         """Note whether the value of a higher-scoped fixture, pytest's `FixtureDef`, leads to what the test has left."""

@@ -57,10 +57,8 @@ class Runs:
         tracker: RunTracker,
         guard: Callable[[Stage], Guard],
         freed: Sequence[ArrayReading] = (),
-        *,
-        rebuilds: bool = False,
     ) -> None:
-        self.rebuilds = rebuilds
+        self.rebuilds = False
         self.freed_by_setup = False
         self._tracker = tracker
         self._guard = guard
@@ -328,6 +326,11 @@ class Runs:
         """Whether arrays were left, no suspect is alive, and no collection or settling has freed any of them."""
         return bool(self._left) and not self.suspects() and self.causes <= {"count"}
 
+    @property
+    def lets_go(self) -> bool:
+        """Whether the re-run under way has let go of something that an earlier one left."""
+        return any(left.died_in == self.count for left in self._left)
+
     def objects(self, wanted: Iterable[Left], *, hidden: bool = False) -> list[object]:
         """Return the arrays of these, as strong references: drop them before user code runs.
 
@@ -343,9 +346,9 @@ class Runs:
         return left_among(self._tracker.detector.find(set(by_id))) if hidden and len(found) < len(by_id) else found
 
     def note_kept(self, keepers: Mapping[int, Keeper]) -> None:
-        """Note what the test's runner alone keeps of earlier runs, by the survivors' indices; once before a re-run, too."""
+        """Note what the test's runner alone keeps of earlier runs, by the survivors' indices; once before a re-run that counts, too."""
         self._kept |= keepers
-        if self.count == 1:
+        if self.count == 1 + self.rebuilds:
             self._kept_before = frozenset(keepers)
 
     def moved(self) -> tuple[list[Survivor], list[Survivor]]:

@@ -36,11 +36,13 @@ class Subject(Protocol):
         counts_running_frames: whether what a running frame holds was left behind. A local variable of a function's
             caller was; what a frame of pytest or a plugin holds goes when that frame returns.
         rebuilds: whether a re-run sets up wider fixtures again that its first run has torn down.
+        stays: whether these are to stay set up from one re-run to the next, until `confirming` ends. The check decides.
     """
 
     nodeid: str
     counts_running_frames: bool
     rebuilds: bool = False
+    stays: bool = False
 
     def why_not_again(self) -> str:
         """Tell why it is not run again; empty if it is."""
@@ -50,13 +52,10 @@ class Subject(Protocol):
         tracing: AbstractContextManager[object],
         known: FindingsSoFar,
         decided: Callable[[], bool] | None = None,
-        *,
-        twice: bool = False,
     ) -> RerunResult:
         """Run it once more, with user code inside `tracing`; `known` tells the findings if it ends early.
 
-        `decided` tells, after the setup, whether the rest is of no use. What was set up is torn down all the same. What
-        `rebuilds` can run `twice`, the second time in the wider fixtures of the first.
+        `decided` tells, after the setup, whether the rest is of no use. What was set up is torn down all the same.
         """
 
     def confirming(self) -> AbstractContextManager[object]:
@@ -94,11 +93,9 @@ class FunctionSubject(Subject):
         tracing: AbstractContextManager[object],
         known: FindingsSoFar,
         decided: Callable[[], bool] | None = None,
-        *,
-        twice: bool = False,
     ) -> RerunResult:
         """Call the function again; its errors reach the caller. A function has no setup, after which it could end."""
-        del known, decided, twice
+        del known, decided
         if self._function is not None:
             with tracing:
                 self._function()

@@ -16,6 +16,7 @@ from pytest_gpuleak.engine.runner import find_kept_by_runner
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, settle_steps_of
 from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, PROCESSES, READ, RECOGNISE
 from pytest_gpuleak.engine.suspect_evidence import SuspectEvidence
+from pytest_gpuleak.heap.collector import collect_whole
 from pytest_gpuleak.model.findings import Judged
 
 if TYPE_CHECKING:
@@ -55,9 +56,11 @@ class SuspectCheck:
             first.seen()
         with self._suspect.guard(COUNTERS):
             evidence.programs.end_first_run()
+        if self._suspect.subject.rebuilds and (self._left_in_released() or evidence.suspects_beside()):
+            self._begin_to_stay()
         with contextlib.ExitStack() as until_judged:
             until_judged.enter_context(evidence.untracked.following())
-            if suspected or evidence.suspects_beside():  # 2
+            if suspected or self._runs.rebuilds or evidence.suspects_beside():  # 2
                 step = "4 not run again"
                 with self._suspect.guard(CONFIRM) as stage:
                     asked = self._suspect.policy.confirm > 0
@@ -72,31 +75,31 @@ class SuspectCheck:
                 if self._why:
                     self._step = step
                     self._settle()
-            return self._conclude()  # 11, 12
+            findings = self._conclude()  # 11, 12
+        if self._runs.rebuilds and self._runs.living():
+            with self._suspect.guard(CONFIRM):
+                collect_whole()  # a later test would be credited with garbage of the fixtures that re-runs have set up
+        return findings
 
     def _confirm(self) -> str:
         """Run again until the subject does not grow, or as often as asked; return why that ended early, if it did."""
         runs, evidence = self._runs, self._evidence
-        if not self._is_proven_young():
+        if runs.rebuilds or not self._is_proven_young():
             self._settle()
             self._note_kept()
-            if not (runs.suspects() or evidence.suspects_beside()):
+            if not (runs.rebuilds or runs.suspects() or evidence.suspects_beside()):
                 self._step = "2 settled"
                 return ""
         wanted, added = self._suspect.policy.confirm, 0
         while wanted:
-            wanted -= 1
-            why = self._run_again(twice=runs.rebuilds and runs.count > 1)  # 5
-            if why or self._runs.freed_by_setup:
+            why = self._run_again()  # 5
+            if why or self._is_decided():
                 return why
-            comparison = self._compare()  # 6
-            if not any(comparison.added[-1:]) and not comparison.doubtful:
-                self._step = "7 everything new replaces something" if runs.living(of_last=True) else "7 nothing new"
-            else:
-                self._settle()  # 8
-                comparison = self._compare()
-                self._step = "9 settled"
-            if self._is_doubtful(comparison) and added < MOST_ADDED_RERUNS:
+            if self._is_first_in_fixtures:
+                continue
+            wanted -= 1
+            comparison = self._compare_settled()  # 6 to 9
+            if comparison.doubtful and added < MOST_ADDED_RERUNS:
                 wanted, added = wanted + 1, added + 1  # 10: in the settled state nothing that stays is garbage
                 if not runs.settled:
                     self._settle()
@@ -107,24 +110,52 @@ class SuspectCheck:
         self._run_for_lines(recorded=evidence.begin_record())
         return ""
 
-    def _is_doubtful(self, comparison: Comparison) -> bool:
-        """Tell whether the last re-run leaves a doubt, also beside arrays: one that set fixtures up again (`Evidence.rebuilds`)."""
-        first_in_fixtures = self._runs.rebuilds and self._runs.count == 2
-        return comparison.doubtful or (first_in_fixtures and self._evidence.grows_beside())
+    def _left_in_released(self) -> bool:
+        with self._suspect.guard(COUNTERS):
+            return self._suspect.tracker.left_in_released(self._suspect.policy)
+        return False
+
+    def _begin_to_stay(self) -> None:
+        """Have the wider fixtures that re-runs set up stay: the first run may have left something in those that it has ended."""
+        self._runs.rebuilds = self._suspect.subject.stays = True
+
+    @property
+    def _is_first_in_fixtures(self) -> bool:
+        """Whether the last re-run has set up wider fixtures that stay: it is compared with nothing, and the next one with it."""
+        return self._runs.rebuilds and self._runs.count == 2
+
+    def _is_decided(self) -> bool:
+        """Tell whether the last re-run decides without a comparison."""
+        if self._is_first_in_fixtures:
+            self._note_kept()
+            if not (self._runs.living(of_last=True) or self._evidence.suspects_beside()):
+                self._step = "7 nothing new"
+                return True
+        return self._runs.freed_by_setup
 
     def _is_proven_young(self) -> bool:
         """Tell whether the young collection has shown that nothing left is garbage of the run's own.
 
-        Without an epoch it cannot, and what threads, hooks or a policy for cycles decide on takes all settle steps. So does
-        what a re-run leaves with wider fixtures that it sets up, by which a later one, which runs the test twice, is measured.
+        Without an epoch it cannot, and what threads, hooks or a policy for cycles decide on takes all settle steps. Nor can it
+        where wider fixtures were torn down: their values, which garbage may refer to, are older than what it looks at.
         """
         return (
-            not self._runs.rebuilds
-            and self._suspect.tracker.detector.sees_only_young
+            self._suspect.tracker.detector.sees_only_young
             and not self._suspect.tracker.threaded
             and self._suspect.policy.cycles != "fail"
             and not self._suspect.subject.settle_steps()
         )
+
+    def _compare_settled(self) -> Comparison:
+        """Compare the last re-run, and settle only where it has added something, or may have."""
+        comparison = self._compare()  # 6
+        if any(comparison.added[-1:]) or comparison.doubtful:
+            self._settle()  # 8
+            self._step = "9 settled"
+            return self._compare()
+        replaced = bool(self._runs.living(of_last=True))
+        self._step = "7 everything new replaces something" if replaced else "7 nothing new"
+        return comparison
 
     def _compare(self) -> Comparison:
         comparison = compare(self._evidence.of_arrays())
@@ -184,7 +215,7 @@ class SuspectCheck:
             elif fails:
                 self._why_no_lines = f"the run that records lines did not pass: {failed}"
 
-    def _run_again(self, logs: list[OriginLog] | None = None, *, traced: bool = False, twice: bool = False) -> str:
+    def _run_again(self, logs: list[OriginLog] | None = None, *, traced: bool = False) -> str:
         """Run the subject again, and take what it leaves; return what happened instead of passing."""
         runs, tracker, evidence = self._runs, self._suspect.tracker, self._evidence
         evidence.expect_run()
@@ -192,31 +223,37 @@ class SuspectCheck:
         with runs.marking(), tracker.frameworks.in_place(), evidence.untracked.heap.run():
             tracker.begin_run(same_epoch=True)
             tracing = contextlib.nullcontext() if logs is None else self._traced(logs)
-            result = self._suspect.subject.run_again(
-                tracing, self._findings_by_size, self._decided_by_setup, twice=twice
-            )
+            result = self._suspect.subject.run_again(tracing, self._findings_by_size, self._decided_by_setup)
+        if runs.rebuilds and runs.count == 1:
+            evidence.begin_anew()
         self._suspect.subject.release()
         if not result.passed:
             runs.fail_run()
             return result.why
         if self._runs.freed_by_setup:
             return ""
-        growth = evidence.take_run(traced=traced, twice=twice)
+        growth = evidence.take_run(traced=traced)
         arrays = tracker.left_arrays()
         tracker.detector.show_young()  # a wider fixture that was set up again has hidden what the runs before have left
         with self._suspect.guard(READ):
             evidence.note_borrowed(arrays)
             runs.end_run(arrays, self._suspect.knowledge.is_user_file)
         arrays.clear()
-        self._count(growth, twice=twice)
+        self._count(growth)
         return ""
 
     def _decided_by_setup(self) -> bool:
-        """Tell whether the re-run's setup has let all arrays go, and they are all that was left: nothing adds up then."""
+        """Tell whether the re-run's setup has let all arrays go, and they are all that was left: nothing adds up then.
+
+        That of wider fixtures, which were torn down after the first run, does not tell that: another run in them does.
+        """
         with self._suspect.guard(CONFIRM):
             self._runs.poll("count")
+            if self._runs.count == 1 and self._suspect.subject.rebuilds and self._runs.lets_go:
+                self._begin_to_stay()
             self._runs.freed_by_setup = (
                 self._runs.count == 1
+                and not self._runs.rebuilds
                 and self._runs.all_gone
                 and not self._evidence.suspects_beside()
                 and not any(one.failed for one in self._evidence.judge()[0])  # its holder is to be named
@@ -256,11 +293,11 @@ class SuspectCheck:
             suspected = any(found.failed and found.kind != "cycle" for found in evidence.judge()[0])
         return suspected
 
-    def _count(self, growth: Growth, *, twice: bool = False) -> bool:
+    def _count(self, growth: Growth) -> bool:
         """Take what a run has added to the counters; return whether anything is suspected."""
         suspected = False
         with self._suspect.guard(COUNTERS):
-            suspected = self._evidence.count(growth, twice=twice)
+            suspected = self._evidence.count(growth)
         suspected |= bool(self._runs.suspects())  # now with the arrays that the counters have told of
         if suspected:
             self._suspect.tracker.ownership.disown({left.held.reading.identity for left in self._runs.living()})

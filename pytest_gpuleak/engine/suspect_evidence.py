@@ -52,15 +52,14 @@ class SuspectEvidence:
         # What waits must not refer to the test.
         guard = functools.partial(knowledge.safeguards.guard, nodeid=suspect.subject.nodeid)
         self._suspect = suspect
-        self._up = frozenset(f"fixture {setup.place.name!r}" for setup in tracker.ownership.active)
         self.rings: Mapping[int, Holder] = {} if first.garbage is None else first.garbage.rings
         """Rings of garbage, by the id of their array."""
         freed = () if first.garbage is None else first.garbage.freed
-        self.runs = Runs(tracker, guard, freed, rebuilds=suspect.subject.rebuilds and tracker.held_by_released)
+        self.runs = Runs(tracker, guard, freed)
         self.holders = Holders(tracker, knowledge, self.runs, guard)
         self.counters = CounterEvidence(suspect, self.runs)
         self.programs = ProgramEvidence(suspect)
-        self.untracked = HostArrays(suspect, self._up)
+        self.untracked = HostArrays(suspect)
         self.counters.watched_growth = self.untracked.watched
         self.lenders = Lenders(suspect)
         self.files = OpenFiles(suspect)
@@ -70,18 +69,23 @@ class SuspectEvidence:
         self._let_go: dict[str, int] | None = None
         self._closed: Evidence | None = None
 
+    def begin_anew(self) -> None:
+        """Take what follows for the first run, beside arrays: a re-run that has set up wider fixtures which stay."""
+        for evidence in (self.counters, self.untracked, self.processes):
+            evidence.begin_anew()
+
     def expect_run(self) -> None:
         """Prepare for a re-run."""
         for evidence in (*self._others, self.counters):
             evidence.expect_run()
 
-    def take_run(self, *, traced: bool, twice: bool = False) -> Growth:
+    def take_run(self, *, traced: bool) -> Growth:
         """Take what a re-run has left beside arrays; return what it has added to the counters."""
         self.untracked.note_lines()
         growth = self._suspect.tracker.counters.end()
         self.processes.add_run(traced=traced)
         with self.runs.marking():  # its collection frees garbage of the runs
-            collected = self.programs.add_run(twice=twice)
+            collected = self.programs.add_run()
         if collected:
             growth = growth.lowest(self._suspect.tracker.counters.end())
         with self._suspect.guard(EXPLAIN):
@@ -93,9 +97,9 @@ class SuspectEvidence:
         for evidence in (self.runs, *self._others, self.counters, self.untracked):
             evidence.forget_reruns()
 
-    def count(self, growth: Growth, *, twice: bool = False) -> bool:
+    def count(self, growth: Growth) -> bool:
         """Take what a run has added to the counters; return whether anything but arrays that stay is suspected."""
-        self.counters.add_run(growth, twice=twice)
+        self.counters.add_run(growth)
         grown = self.untracked.add_run(self.counters.unexplained_host, growth, self.counters.replaced_host)
         return grown or not self.counters.explained
 
@@ -140,7 +144,8 @@ class SuspectEvidence:
         else:
             if self._let_go is None or self.runs.settled:
                 self._let_go = self._suspect.knowledge.older(self._suspect.tracker).let_go(self.runs.of_reruns())
-            evidence = self.runs.evidence(graphs=graphs, let_go=self._let_go, up=self._up)
+            up = self._suspect.tracker.ownership.active_roots
+            evidence = self.runs.evidence(graphs=graphs, let_go=self._let_go, up=up)
         return supplemented(evidence, self.rings, self.lenders.holders, frames_count=self._frames_count)
 
     def judge(self, why: str = "") -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:

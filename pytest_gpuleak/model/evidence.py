@@ -70,9 +70,8 @@ class Evidence:
         exact: the re-runs that began from a settled heap: what died in them was replaced or let go, and no garbage.
         let_go: by device, the bytes of older arrays that the first run let go: what is retained is net of them.
         up: roots of the wider fixtures that are still set up. What they alone hold is judged at their teardown.
-        rebuilds: whether re-runs set up wider fixtures anew that held something of the test's when they were torn down. What
-            it puts there is new then, and the first re-run tells as little as the first test to use them. A later one runs
-            the test twice.
+        rebuilds: whether the first re-run has set up wider fixtures that were torn down after the first run, and that stay set
+            up from then on. It is compared with nothing, as little as the first test to use them.
         traced: the last re-run, if it was made for the lines that create arrays: it decides nothing.
         freed_by_setup: whether the setup of a re-run, which ended there, has let go of all: the call would have replaced it.
     """

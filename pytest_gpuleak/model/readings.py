@@ -160,10 +160,6 @@ class Growth(NamedTuple):
                 del lowest[key]
         return self._replace(bytes=lowest)
 
-    def beyond(self, other: Growth) -> Growth:
-        """Return what this run has added beyond another one."""
-        return self._replace(bytes={key: size - other.bytes.get(key, 0) for key, size in self.bytes.items()})
-
     def without(self, device: str, size: int) -> Growth:
         """Return the growth without `size` bytes that a device's allocator handed out."""
         less = {(device, metric) for metric in ("allocated", "requested")}

@@ -49,11 +49,6 @@ def _as_written(name: str, function: Any, request: Any) -> tuple[str, Any]:
     return name, function
 
 
-def is_of_unittest(place: FixturePlace) -> bool:
-    """Tell whether a fixture sets a test case up by unittest's own `setUpClass`, which does nothing."""
-    return place.name.endswith(".tearDownClass") or (place.file or "").replace("\\", "/").endswith("unittest/case.py")
-
-
 def may_free(fixture: Any, node: Any) -> bool:
     """Tell, as the teardown of a wider fixture begins, whether it may free memory: it runs code, or drops an object.
 

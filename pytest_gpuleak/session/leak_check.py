@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.model.outcomes import CHECKED
 from pytest_gpuleak.session.attempt import EndedRun
 from pytest_gpuleak.session.config.markers import policy_of
-from pytest_gpuleak.session.fixtures import is_of_unittest
 from pytest_gpuleak.session.helper_processes import HelperProcesses
 from pytest_gpuleak.session.late_findings import LateFindings
 from pytest_gpuleak.session.own_modules import OwnModules
@@ -254,6 +253,7 @@ class LeakCheck:
         if arrays:
             garbage, growth = self._collect_garbage(arrays, growth, ended)
         growth, suspected = self._suspects(growth, policy, arrays or processes)
+        suspected |= bool(released and policy.confirm) and tracker.left_in_released(policy)
         if suspected:
             stop_timer(item)
             ended.rebuilt = released
@@ -330,7 +330,8 @@ class LeakCheck:
             ended.item, ended.nextitem, expected_s, self.attempts, self._values_let_go, self._settle_steps
         )
         subject.agents = self.helpers.agents
-        subject.rebuilds = not all(is_of_unittest(setup.place) for setup in ended.rebuilt)
+        subject.rebuilds = bool(ended.rebuilt)
+        subject.explain_late = self.late.explain
         return subject
 
     def _conclude(

@@ -93,9 +93,11 @@ def test_what_was_left_once_fails_from_the_retained_limit_up(sizes: tuple[int, .
     assert all(one.bytes_per_run == 0 for one in found)
 
 
-def test_what_a_run_of_two_adds_beyond_one_is_one_runs() -> None:
-    once, twice = Growth({(HOST, "heap"): 10, ("cuda:0", "allocated"): 5}), Growth({(HOST, "heap"): 15})
-    assert twice.beyond(once).bytes == {(HOST, "heap"): 5}
+def test_counters_may_begin_with_the_run_that_has_set_fixtures_up_again() -> None:
+    arrays = survivors("cuda:0", 1, 2, size=4 * MIB)
+    runs = Evidence(arrays, (frozenset(), frozenset({0}), frozenset({0, 1})), rebuilds=True)
+    (found,) = judge(device_runs(6 * MIB, 6 * MIB), runs)
+    assert (found.kind, found.bytes, found.bytes_per_run) == ("unattributed", 2 * MIB, 2 * MIB)
 
 
 @pytest.mark.parametrize(

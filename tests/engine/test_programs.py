@@ -45,10 +45,10 @@ class Evidence:
         self.garbage.clear()
         yield
 
-    def run_again(self, *added: str, twice: bool = False) -> bool:
+    def run_again(self, *added: str) -> bool:
         self.evidence.expect_run()
         self.names += added
-        return self.evidence.add_run(twice=twice)
+        return self.evidence.add_run()
 
 
 def test_what_a_test_compiled_is_a_reason_to_run_it_again() -> None:
@@ -90,12 +90,8 @@ def test_a_program_explains_more_growth_the_more_instructions_it_has() -> None:
     assert one.evidence.last_run_bytes == 0
 
 
-def test_of_a_re_run_that_has_run_the_test_twice_one_run_counts() -> None:
-    test, setup = Evidence(), Evidence()
-    test.run_again("loss")
-    test.run_again("loss", "loss", twice=True)
-    assert [found.count for found in test.evidence.judge()] == [1]
-    assert test.evidence.last_run_bytes == PROGRAM_BYTES
+def test_what_only_the_re_run_compiles_that_sets_fixtures_up_does_not_grow() -> None:
+    setup = Evidence()
     setup.run_again("of the class")
-    setup.run_again("of the class", twice=True)
-    assert not setup.evidence.grows, "a wider fixture has compiled it, and both runs have used it"
+    setup.run_again()
+    assert not setup.evidence.grows

@@ -110,11 +110,11 @@ def test_another_size_leaves_a_doubt_and_replaces_where_it_does_so_again(size: i
     assert compare(grown).grows
 
 
-def slots(sizes: list[list[int]], exact: set[int], *, rebuilds: bool = False) -> Evidence:
+def slots(sizes: list[list[int]], exact: set[int]) -> Evidence:
     """Slots whose arrays each run replaces by others: `sizes` by run."""
     survivors = [survivor(run, None, size) for run, of_run in enumerate(sizes) for size in of_run]
     alive = [{index for index, one in enumerate(survivors) if one.run == run} for run in range(len(sizes))]
-    return dataclasses.replace(evidence(survivors, *alive), exact=frozenset(exact), rebuilds=rebuilds)
+    return dataclasses.replace(evidence(survivors, *alive), exact=frozenset(exact))
 
 
 @given(st.lists(st.integers(1, 6), min_size=4, max_size=4), st.sampled_from([{1, 2, 3}, {2, 3}]))
@@ -137,10 +137,13 @@ def test_several_slots_grow_each_by_its_own() -> None:
     assert (found.grows, sorted(found.excess.values())) == (True, [1, 30])
 
 
-def test_of_a_run_that_runs_twice_half_is_added() -> None:
-    found = compare(slots([[100], [130], [190], [250]], {2, 3}, rebuilds=True))
-    assert (found.grows, found.excess) == (True, {3: 30})
-    assert not compare(slots([[100], [130], [160], [190]], {2, 3}, rebuilds=True)).grows
+def test_a_slot_of_a_fixture_that_is_set_up_again_rises_from_then_on() -> None:
+    in_fixture = slots([[], [130], [160], [190], [220]], {2, 3, 4})
+    found = [
+        compare(dataclasses.replace(in_fixture, alive=in_fixture.alive[:runs], rebuilds=True)) for runs in (3, 4, 5)
+    ]
+    assert [one.doubtful for one in found] == [True, True, False]
+    assert (found[-1].grows, found[-1].excess) == (True, {3: 30})
 
 
 def test_an_older_array_that_went_was_replaced() -> None:
@@ -162,17 +165,14 @@ def test_older_arrays_that_go_in_the_first_re_run_alone_are_not_replaced(exact: 
     assert not buffer.doubtful
 
 
-def test_where_fixtures_are_set_up_again_two_runs_in_them_tell_what_each_adds() -> None:
-    # The first re-run adds what the test puts into a new fixture; of a slot there so much again, of a list twice as much.
-    survivors = [survivor(0, None), survivor(1, None), survivor(2, None), survivor(2, None)]
-    once = dataclasses.replace(evidence(survivors[:2], {0}, {0, 1}), rebuilds=True)
-    assert compare(once).doubtful
-    slot = dataclasses.replace(evidence(survivors[:3], {0}, {0, 1}, {0, 1, 2}), rebuilds=True)
-    assert (compare(slot).grows, compare(slot).doubtful) == (False, False)
-    grown = compare(dataclasses.replace(evidence(survivors, {0}, {0, 1}, {0, 1, 2, 3}), rebuilds=True))
-    assert (grown.grows, len(grown.added[-1])) == (True, 1)
-    replaced = dataclasses.replace(evidence(survivors[:2], {0}, {1}), rebuilds=True)
-    assert (compare(replaced).grows, compare(replaced).doubtful) == (False, False)
+def test_the_re_run_that_sets_fixtures_up_again_is_compared_with_nothing() -> None:
+    survivors = [survivor(0, None), survivor(1, None), survivor(1, None, 8), survivor(2, None, 8)]
+    once = compare(dataclasses.replace(evidence(survivors[:3], {0}, {0, 1, 2}), rebuilds=True))
+    assert (once.added, once.grows, once.fresh) == ((), False, (2,)), "one is like what the first run has left"
+    slot = compare(dataclasses.replace(evidence(survivors, {0}, {0, 1, 2}, {0, 1, 3}), rebuilds=True))
+    assert (slot.grows, slot.doubtful, slot.fresh) == (False, False, (2,))
+    grown = compare(dataclasses.replace(evidence(survivors, {0}, {0, 1, 2}, {0, 1, 2, 3}), rebuilds=True))
+    assert (grown.grows, grown.added) == (True, ((3,),))
 
 
 def test_a_run_made_for_its_lines_decides_nothing() -> None:

@@ -53,7 +53,7 @@ def service_$n():
 def test_${n}_noted(service_$n, i):
     service_$n.last = torch.ones(512, 1024) + i
 
-def test_${n}_grows(service_$n):
+def test_${n}_leaks(service_$n):
     $pause
     service_$n.last = torch.ones(512, 1024)
     service_$n.log.append(torch.ones(8))

@@ -118,7 +118,7 @@ def test_other(model, optimizer):
     pass
 """,
         ("A hook registered on fixture 'optimizer' was never removed", HOOK),
-        "grows in a fixture",
+        "growing",
         ordered=True,
     ),
     _file(
@@ -385,7 +385,7 @@ def test_other(patches):
     pass
 """,
         ("The test left it in the value of fixture 'patches'", "function scope"),
-        "grows in a fixture",
+        "growing",
         ordered=True,
     ),
     _file(
@@ -414,7 +414,7 @@ def test_other(make_batch):
     pass
 """,
         ("The test left it in the value of fixture 'make_batch'", "function scope"),
-        "grows in a fixture",
+        "growing",
         ordered=True,
     ),
 )

@@ -56,7 +56,7 @@ FIXTURES: tuple[Kind, ...] = (
         "fixture keeps the last trainer and every batch",
         "the trainer is replaced, the list of the same fixture grows",
         TRAINER.replace("$scope", "module")
-        + "\ndef test_${n}_grows(fix_$n):\n    $pause\n    fit_$n(fix_$n, 4)\n    fix_$n.seen.append($array)\n",
+        + "\ndef test_${n}_leaks(fix_$n):\n    $pause\n    fit_$n(fix_$n, 4)\n    fix_$n.seen.append($array)\n",
     ),
     *(
         Kind(
@@ -87,7 +87,7 @@ FIXTURES: tuple[Kind, ...] = (
         "module's fixture, list",
         fixture("module", "return []"),
         "fix_$n.append($array)",
-        "grows in a fixture",
+        "growing",
         "it grows while it is up",
         "fix_$n",
     ),
@@ -95,7 +95,7 @@ FIXTURES: tuple[Kind, ...] = (
         "session's fixture, list",
         fixture("session", "return []"),
         "fix_$n.append($array)",
-        "grows in a fixture",
+        "growing",
         "it grows while it is up",
         "fix_$n",
     ),
@@ -139,7 +139,7 @@ FIXTURES: tuple[Kind, ...] = (
         "list in a cycle with its fixture",
         fixture("module", "return Node(seen=[])"),
         "fix_$n.seen.append(Node(a=$array, owner=fix_$n))",
-        "grows in a fixture",
+        "growing",
         "one more each run",
         "fix_$n",
     ),

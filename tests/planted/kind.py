@@ -43,10 +43,9 @@ def store():
 HEAD: Final = f"{STANDARD}import numpy as np\nimport torch\n{HELPERS}"
 """What each module of tests begins with: imports, and what parts of it share."""
 
-Expected = Literal["growing", "grows in a fixture", "retained", "fails", "noted", "passes"]
+Expected = Literal["growing", "retained", "fails", "noted", "passes"]
 WORDS: Final[dict[Expected, str]] = {
     "growing": "leaks",
-    "grows in a fixture": "grows",
     "retained": "retained",
     "noted": "noted",
     "fails": "fails",
@@ -61,9 +60,9 @@ EDIT: Final = re.compile(r"  # edit$", re.MULTILINE)
 class Kind:
     """Tests whose verdict is known.
 
-    A test's name says its verdict: it has a part ``leaks`` (growing, fails), ``grows`` (growing in a wider fixture; passes
-    where that goes in the same teardown), ``retained`` (does not grow, fails by its size), ``fails`` (one or the other),
-    ``noted`` (passes, with a note in the report) or none of these (passes). A wider fixture that fails has ``leaks`` in its name.
+    A test's name says its verdict: it has a part ``leaks`` (growing, fails), ``retained`` (does not grow, fails by its size),
+    ``fails`` (one or the other), ``noted`` (passes, with a note in the report) or none of these (passes). A wider fixture that
+    fails has ``leaks`` in its name.
 
     Attributes:
         name: unique.

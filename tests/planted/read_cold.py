@@ -231,7 +231,7 @@ def test_card(board):
 def test_other(board):
     pass
 """,
-        "grows in a fixture",
+        "growing",
         ordered=True,
     ),
     _file(

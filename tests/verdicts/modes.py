@@ -43,9 +43,9 @@ if MODE == "clock":  # a test of 1.2 s then takes 48 s of this clock: below the 
 def pytest_collection_modifyitems(items):
     if MODE == "reversed":
         items.reverse()
-    elif MODE == "shuffled":  # within its file, whose last test ends its fixtures: nothing is to be learned of that one
-        order, last = random.Random(int(ARGUMENT)), {item.path: item for item in items}
-        draws = {item: 1 if item is last[item.path] else order.random() for item in items}
+    elif MODE == "shuffled":  # within its file
+        order = random.Random(int(ARGUMENT))
+        draws = {item: order.random() for item in items}
         items.sort(key=lambda item: (item.path, draws[item]))
     elif MODE == "last":  # a leaking test, drawn from the seed, becomes the last one
         leaking = [item for item in items if "leaks" in item.name] or items
@@ -95,9 +95,6 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
 
 IN_ORDER = ("default", "-v", "report", "load", "clock", "crowd")
 """The modes that keep the order of the tests, in one process."""
-
-MAY_END_FIXTURES = ("last", "workers", "alone")
-"""The modes in which any test may be the last of a wider fixture, which goes in the same teardown with all that it holds."""
 
 _FINDING = re.compile(r"^(growing|retained|unconfirmed|cycle|unattributed|host|process|budget): ", re.MULTILINE)
 _FIXTURES = re.compile(r"\d+ fixtures? leaked \(([^)]*)\)")
@@ -153,7 +150,6 @@ def faults(suite: Suite, mode: str, found: Verdicts) -> dict[str, str]:
         kinds = set(verdict.split("+"))
         right = {
             "growing": bool(kinds & {"growing", "host"}),
-            "grows in a fixture": "growing" in kinds or (mode in MAY_END_FIXTURES and verdict == "passes"),
             "fails": verdict not in ("passes", "noted"),
             "retained": kinds == {"retained"},
             "noted": verdict == "noted" or (mode != "report" and verdict == "passes"),

@@ -37,6 +37,8 @@ class CounterEvidence:
     def __init__(self, suspect: Suspect, left: Runs) -> None:
         self._suspect = suspect
         self._left = left
+        self._is_anew = False
+        """Whether `_runs` begin with a re-run, which has set up wider fixtures."""
         self._runs: list[CounterRun] = []
         self._suspected: set[str] = set()
         self._grown: set[str] = set()
@@ -64,18 +66,19 @@ class CounterEvidence:
         began, self._collections = self._collections, full_collections()
         self._is_bound = began == self._collections
 
-    def add_run(self, growth: Growth, *, twice: bool = False) -> None:
-        """Settle a run's counters and note what no array explains, unread arrays included.
+    def begin_anew(self) -> None:
+        """Take this run for the first, unless that is suspected: it has set up wider fixtures that stay."""
+        if not self._suspected:
+            self._is_anew = True
+            self._runs.clear()
 
-        Of a re-run that has run the test `twice`, what it has added beyond the first re-run is one run's.
-        """
-        self._given_back = {} if twice or self._suspect.tracker.was_collected else self._of_older()
+    def add_run(self, growth: Growth) -> None:
+        """Settle a run's counters and note what no array explains, unread arrays included."""
+        self._given_back = {} if self._suspect.tracker.was_collected else self._of_older()
         older = self._suspect.tracker.untracked
         self._hidden_host = 0 if self._runs else older.let_go
         growth = self._settled(growth)
         self.replaced_host = older.credit if self._is_bound and not self._runs else 0
-        if twice:
-            growth = growth.beyond(self._runs[1].growth)
         if not self._runs:
             growth = self._without_library_states(growth)
         with self._suspect.tracker.detector.whole_heap() if self._room(growth) else contextlib.nullcontext():
@@ -87,13 +90,13 @@ class CounterEvidence:
         self._collections = full_collections()
 
     def _of_older(self) -> Mapping[str, int]:
-        if self._runs:
+        if self._runs or self._is_anew:
             return self._left.given_back()
         return self._suspect.knowledge.older(self._suspect.tracker).let_go(())
 
     def forget_reruns(self) -> None:
         """Forget all re-runs, because a re-run could not be recorded to its end."""
-        del self._runs[1:]
+        del self._runs[0 if self._is_anew else 1 :]
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:

@@ -27,23 +27,36 @@ class ProcessEvidence(AddedByReruns["list[LeftProcess]"]):
         self._first = list(first)
         self.wanted = bool(first)
         """Whether the first run left a process."""
+        self._begins = self._is_anew = False
+        """Whether the first run that counts is a re-run: what it has left goes with wider fixtures, as the first one's did."""
         self._running = list(first)
         self._pools: set[int] = {process.pool_id for process in first}
         self._holders: Mapping[int, Holder | None] = {}
         self._origins: dict[int, Origin] = {}
 
+    def begin_anew(self) -> None:
+        """Take this run for the first, unless that has left one: it has set up wider fixtures that stay."""
+        self._begins = self._is_anew = not self.wanted
+
     def expect_run(self) -> None:
         """Note before a re-run which processes run, since they are not the re-run's."""
-        if self.wanted:
+        if self.wanted or self._suspect.subject.rebuilds:
             self._suspect.tracker.processes.begin()
 
     def add_run(self, *, traced: bool = False) -> None:
         """Note what a re-run has left running, less what has ended meanwhile. One that is `traced` only tells lines."""
+        processes = self._suspect.tracker.processes
+        if self._begins:
+            self._begins = False
+            self._first = processes.left() if processes.suspects() else []
+            self.wanted, self._running = bool(self._first), list(self._first)
+            self._pools = {process.pool_id for process in self._first}
+            return
         if not self.wanted:
             return
         from pytest_gpuleak.adapters.processes.facts import is_running
 
-        left = self._suspect.tracker.processes.left()
+        left = processes.left()
         before, self._running = self._running, [process for process in self._running if is_running(process)]
         ended = [process for process in before if process not in self._running]
         # A pool starts workers when it needs them, up to its size: another worker of the same pool is no growth.
@@ -86,6 +99,8 @@ class ProcessEvidence(AddedByReruns["list[LeftProcess]"]):
         from pytest_gpuleak.engine.judge.processes import LeftAgain, judge_processes, judge_unconfirmed
 
         readings = self._suspect.tracker.driver.read()
+        if not self._added and self._is_anew:
+            return ()
         if not self._added:
             return judge_unconfirmed(self._first, self._suspect.policy, readings, self._holders, why)
         grown = _most_similar(self._first, self._added[0]) if self.grows else {}

@@ -42,11 +42,8 @@ class ProgramEvidence(AddedByReruns[Counter[str]]):
         """Note before a re-run which programs there are."""
         self._before = Counter(self._names())
 
-    def add_run(self, *, twice: bool = False) -> bool:
-        """Note what the re-run has added, less garbage; return whether the whole heap was collected for that.
-
-        Of a re-run that has run the test `twice`, what it has added beyond the first re-run is one run's.
-        """
+    def add_run(self) -> bool:
+        """Note what the re-run has added, less garbage; return whether the whole heap was collected for that."""
         if self._new():
             collect_young()
         added = self._new()
@@ -55,8 +52,6 @@ class ProgramEvidence(AddedByReruns[Counter[str]]):
             with self._suspect.tracker.detector.whole_heap():
                 collect(2)
             added = self._new()
-        if twice:
-            added -= self._added[0]
         frameworks = self._suspect.tracker.frameworks
         instructions = frameworks.program_instructions(added) if added else 0
         self.last_run_bytes = added.total() * PROGRAM_BYTES + instructions * INSTRUCTION_BYTES

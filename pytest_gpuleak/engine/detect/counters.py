@@ -161,6 +161,11 @@ class CounterWatch:
                 self._add_outside(growth, first_used, self._processes)
         return Growth(growth, first_used, imported, modules=modules, collected=self._collected)
 
+    def growth_in_fixtures(self) -> Growth:
+        """Return what the last run may have put into wider fixtures: its growth before their teardowns, as far as these have freed it."""
+        before, freed = self.apart.before_teardown or {}, self.apart.freed
+        return Growth({key: min(size - self._before.get(key, 0), freed.get(key, 0)) for key, size in before.items()})
+
     def _add_outside(
         self, growth: dict[Key, int], first_used: frozenset[str], processes: Callable[[], Mapping[str, NvmlReading]]
     ) -> None:

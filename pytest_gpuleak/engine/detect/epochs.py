@@ -134,7 +134,11 @@ class EpochDetector:
         self.show_young()
         if not self.sees_only_young:
             return False
-        arrays = select_arrays(get_objects(), array_types(self.frameworks))
+        types = array_types(self.frameworks)
+        hold_arrays(
+            select_arrays(get_objects(), types), self.frameworks
+        )  # makes the objects of their storages, as old as they
+        arrays = select_arrays(get_objects(), types)
         handles = hold_arrays(arrays, self.frameworks)
         self._older = {array_key(array, self.frameworks): handles[id(array)] for array in arrays}
         self._continued = True

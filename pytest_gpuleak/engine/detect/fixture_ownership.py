@@ -87,6 +87,11 @@ class FixtureOwnership:
         """Return the higher-scoped fixtures that are set up now."""
         return list(self._active.values())
 
+    @property
+    def active_roots(self) -> frozenset[str]:
+        """Return the roots, as holders have them, of the higher-scoped fixtures that are set up now."""
+        return frozenset(f"fixture {setup.place.name!r}" for setup in self._active.values())
+
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
         """Assign what was born so far; what is born from here on is the fixture's."""
         self._give()
@@ -112,7 +117,7 @@ class FixtureOwnership:
         """Record which arrays exist before the fixture's finalizers run."""
         if fixture in self._active:
             # Do not move the freeze point here: garbage behind it would only go in a full collection.
-            self._before.append({id(array) for array in self.detector.look()})
+            self._before.append(self._in_sight(self.detector.look()))
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
         """Assign what the teardown made to the fixture, and report its setup in `released`."""
@@ -136,7 +141,7 @@ class FixtureOwnership:
         if self.held_by_released or not self._released:
             yield
             return
-        there_before = {id(array) for array in self.detector.look()}
+        there_before = self._in_sight(self.detector.look())
         yield
         if there_before:
             self._compare(there_before, self.detector.look())
@@ -145,14 +150,18 @@ class FixtureOwnership:
         """Note whether the value of a fixture leads to what the test has left, also in a cycle, which outlives the teardown."""
         if self.held_by_released or not is_tracked(value):  # most fixtures have no value
             return
-        left = set(map(id, self.detector.look()))
+        left = self._in_sight(self.detector.look())
         if left:
             with PausedCollector():
                 self.held_by_released = _leads_to(value, left)
 
+    def _in_sight(self, now: list[object]) -> set[int]:
+        """Return the ids of what the test has made that is there `now`, before a higher-scoped fixture's setup, too."""
+        older = {identity for identity, one in self.own.items() if one is None or one() is not None}
+        return older.union(map(id, now))
+
     def _compare(self, there_before: set[int], now: list[object]) -> None:
-        # What the test made before a higher-scoped fixture is not in sight.
-        self.held_by_released |= bool(self.own) or not there_before <= set(map(id, now))
+        self.held_by_released |= not there_before <= self._in_sight(now)
 
     def released(self) -> list[OwnedSetup]:
         """Return the fixtures torn down since the last call."""

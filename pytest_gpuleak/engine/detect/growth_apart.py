@@ -6,7 +6,6 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from pytest_gpuleak.adapters.untracked import LEAST_HELD
 from pytest_gpuleak.model.readings import HOST, Key
 
 if TYPE_CHECKING:
@@ -46,8 +45,10 @@ class GrowthApart:
         self._set_up: set[FixtureKey] = set()
         self._to_go: dict[Key, int] = {}
         self._others_filled = False
-        self.held_by_released = False
-        """Whether a fixture that was torn down since the run began let go of more than its setup had added."""
+        self.before_teardown: dict[Key, int] | None = None
+        """The counters before the first teardown of the run, less `sizes`; None: there was none."""
+        self.freed: dict[Key, int] = {}
+        """What the teardowns have freed beyond what the setups had added: tests had put it into the fixtures."""
 
     def begin(self) -> None:
         """Begin a run of a test."""
@@ -57,7 +58,9 @@ class GrowthApart:
         self._levels.clear()
         self._set_up.clear()
         self._to_go.clear()
-        self._others_filled = self.held_by_released = False
+        self._others_filled = False
+        self.before_teardown = None
+        self.freed.clear()
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:  # noqa: ARG002
         """Stop counting growth for the test."""
@@ -76,7 +79,10 @@ class GrowthApart:
 
     def teardown_begins(self, fixture: FixtureKey) -> None:  # noqa: ARG002
         """Read the counters before the fixture's finalizers."""
-        self._levels.append(_Level(self._counters.read()))
+        level = _Level(self._counters.read())
+        if self.before_teardown is None and not self._levels:
+            self.before_teardown = {key: size - self.sizes.get(key, 0) for key, size in level.before.items()}
+        self._levels.append(level)
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
         """Do not credit the test with what others had put into the fixture.
@@ -103,7 +109,7 @@ class GrowthApart:
         booked = level.inner
         for key, size in self._counters.added(level.before, self._counters.read()).items():
             rest, to_go = size - booked.get(key, 0), self._to_go.get(key, 0)
-            self.held_by_released |= rest + to_go < -(LEAST_HELD if key[0] == HOST else 0)
+            self.freed[key] = self.freed.get(key, 0) + max(-rest - to_go, 0)
             if key[0] == HOST and self._others_filled:
                 booked[key] = size
             elif rest < 0 < to_go:

@@ -32,6 +32,13 @@ class Children(ProcessWatch):
         self._places: dict[FixtureKey, tuple[FixturePlace, Policy]] = {}
         self._left: list[LeftByFixture] = []
         self._outlived: dict[int, FixturePlace] = {}
+        self.ran_before_teardown = False
+        """Whether a process that the test has started ran before a fixture was torn down, which may have ended it."""
+
+    def begin(self) -> None:
+        """See `ProcessWatch`."""
+        super().begin()
+        self.ran_before_teardown = False
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
         """Take processes that start from here on as the fixture's."""
@@ -42,8 +49,9 @@ class Children(ProcessWatch):
         """Assign the setup's processes to the fixture."""
         self.adopt(fixture)
 
-    def teardown_begins(self, fixture: FixtureKey) -> None:
-        """Do nothing: processes that start from here on are the test's."""
+    def teardown_begins(self, fixture: FixtureKey) -> None:  # noqa: ARG002
+        """Look at the processes: what starts from here on is the test's too."""
+        self.ran_before_teardown |= self.suspects()
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
         """Collect the fixture's processes that still run."""

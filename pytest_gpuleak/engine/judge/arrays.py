@@ -48,10 +48,12 @@ def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
     Growth is judged by `growing_tensors` and `growing_bytes` together; what does not grow, or was not confirmed, by
     `retained_bytes` per device. With ``confirm=0`` what exceeds the growth limits after the only run fails.
     """
-    every = compare_runs(evidence) if len(evidence.alive) > 1 else group_only_run(evidence, strict=policy.confirm == 0)
+    compared = len(evidence.alive) > 1 + evidence.rebuilds
+    every = compare_runs(evidence) if compared else group_only_run(evidence, strict=policy.confirm == 0)
     groups = [group for group in every if group.device != TRACE]
     until_teardown = {id(group) for group in groups if _is_judged_later(group, evidence)}
-    now = [group for group in groups if id(group) not in until_teardown]
+    now = [group for group in groups if id(group) not in until_teardown and not _has_gone_with_fixtures(group)]
+    judged = set(map(id, now))
     failing = _failing_devices(now, evidence.let_go, policy)
     minor = _minor(now, policy)
     findings = [
@@ -59,7 +61,7 @@ def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
             _finding(
                 group,
                 group.kind,
-                group.device in failing[group.kind] and id(group) not in minor and id(group) not in until_teardown,
+                group.device in failing[group.kind] and id(group) not in minor and id(group) in judged,
             ),
             autograd=evidence.graphs.get(group.members[0].root),
             until_teardown=id(group) in until_teardown,
@@ -113,6 +115,11 @@ def _is_judged_later(group: Group, evidence: Evidence) -> bool:
         one.holder is not None and one.holder.kind == "fixture" and one.holder.root in evidence.up and not one.others
         for one in group.members
     )
+
+
+def _has_gone_with_fixtures(group: Group) -> bool:
+    """Tell whether the first run has left none of it: it went in the teardown of the wider fixtures that a re-run has set up again."""
+    return group.kind == "retained" and all(one.run > 0 for one in group.members)
 
 
 def _failing_devices(groups: Iterable[Group], let_go: Mapping[str, int], policy: Policy) -> dict[FindingKind, set[str]]:

@@ -79,7 +79,7 @@ def compare_runs(evidence: Evidence) -> list[Group]:
         more = [[_with_excess(i, survivors, comparison) for i in of_run] for of_run in comparison.added]
         added = [name_by_what_stays(of_run, staying) for of_run in more]
     traced = [one for one in survivors if one.run == evidence.traced]
-    first = sorted(evidence.alive[0] - comparison.garbage)
+    first = sorted(evidence.alive[0].union(comparison.fresh) - comparison.garbage)
     name = _naming([survivors[index] for index in first], *added)
     additions = [_by_root(survivors_of_run, name) for survivors_of_run in added]
     growing_roots = (set(additions[0]).intersection(*additions[1:]) or set(additions[-1])) if additions else set()
@@ -103,7 +103,9 @@ def compare_runs(evidence: Evidence) -> list[Group]:
         lines = (*(one for of_run in of_root for one in of_run if one.created is not None), *traced)
         groups.append(Group("growing", tuple(_with_lines(shown, lines)), per_run, tuple(of_root[-1])))
     unchanged = _with_lines(unchanged, traced, by_place_alone=True)
-    return [*groups, *group_by_root("retained", unchanged)]
+    left = [one for one in unchanged if one.run == 0]
+    gone = [one for one in unchanged if one.run > 0]  # see `Comparison.fresh`
+    return [*groups, *group_by_root("retained", left), *group_by_root("retained", gone)]
 
 
 def _named_by_latest(index: int, survivors: Sequence[Survivor], replaced_by: Mapping[int, int]) -> tuple[int, Survivor]:

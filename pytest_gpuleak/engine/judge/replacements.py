@@ -29,11 +29,13 @@ class Comparison(NamedTuple):
         replaced_by: the index of the new survivor by that of the one that it replaced.
         garbage: indices of first survivors that a collection freed and that nothing replaced.
         doubtful: whether the last re-run added something that may have replaced what a collection has freed, an array of
-            another size, or in the first re-run an older one, or has set up wider fixtures: another re-run, from a settled
-            heap, tells. So does what replaced one that is smaller by as many bytes in each run so far.
+            another size, or in the first re-run an older one: another re-run, from a settled heap, tells. So does what
+            replaced one that is smaller by as many bytes in each run so far.
         extra: indices of what re-runs left where nothing has gone: without them the session would not have it.
         uncollected: indices of what a traced run has replaced, though nothing has collected it since.
         excess: of those added, what replaced a smaller one, by as many bytes in each run: these bytes, by index.
+        fresh: of the run that has set up wider fixtures again, indices of what replaced nothing and is like nothing that the
+            first run has left: it was there after the first run, too, before their teardown.
     """
 
     added: tuple[tuple[int, ...], ...]
@@ -43,6 +45,7 @@ class Comparison(NamedTuple):
     extra: frozenset[int]
     uncollected: frozenset[int]
     excess: dict[int, int]
+    fresh: tuple[int, ...]
 
     @property
     def grows(self) -> bool:
@@ -61,7 +64,7 @@ def compare(evidence: Evidence) -> Comparison:
     extra: set[int] = set()
     excess: dict[int, int] = {}
     uncollected: set[int] = set()
-    once: list[int] = []
+    fresh: list[int] = []
     doubtful = False
     for run in range(1, len(evidence.alive)):
         left, doubt = _compare_run(evidence, run, replaced_by, extra, excess)
@@ -75,9 +78,10 @@ def compare(evidence: Evidence) -> Comparison:
             extra.difference_update(replaced.values())
             continue
         if evidence.rebuilds and run == 1:
-            once, doubt = left, doubt or bool(left)
-        elif evidence.rebuilds:
-            left = _left_of(left, match_replacements(once, left, evidence.survivors, ()))  # what one run adds, of two
+            before = sorted(evidence.alive[0] & evidence.alive[1])
+            fresh = _left_of(left, match_replacements(before, left, evidence.survivors, ()))
+            extra.difference_update(fresh)
+            continue
         doubtful = doubt
         if not doubtful:
             added.append(tuple(left))
@@ -91,6 +95,7 @@ def compare(evidence: Evidence) -> Comparison:
         extra=frozenset(extra - uncollected),
         uncollected=frozenset(uncollected),
         excess=excess,
+        fresh=tuple(fresh),
     )
 
 
@@ -116,12 +121,12 @@ def _compare_run(
     replaced_by.update({one: by for one, by in replaced.items() if one < len(survivors)})
     extra.update(set(new) - {by for one, by in replaced.items() if one not in after and one not in extra})
     # A full buffer drops an older array in each run, a `setUpClass` that is run again those of the class's tests but once.
-    of_older = run == 1 and any(one >= len(survivors) for one in replaced)
+    of_older = run == 1 + evidence.rebuilds and any(one >= len(survivors) for one in replaced)
     if run in evidence.exact:
         rises = _rises(other_size, replaced_by, evidence)
         excess.update((by, more) for by, (count, more) in rises.items() if count >= LEAST_RISES)
         left = _left_of(left, {one: by for one, by in other_size.items() if by not in excess})
-        may_rise = not left and any(count == run for count, _ in rises.values())
+        may_rise = not left and any(count >= run - evidence.rebuilds for count, _ in rises.values())
         return left, of_older or may_rise or (bool(left) and run in evidence.older_doubtful)
     return left, of_older or (bool(left) and bool(collected or other_size or run in evidence.older_doubtful))
 
@@ -133,8 +138,7 @@ def _rises(other_size: dict[int, int], replaced_by: dict[int, int], evidence: Ev
     found: dict[int, tuple[int, int]] = {}
 
     def more(by: int) -> int:
-        of_two = evidence.rebuilds and survivors[by].run > 1
-        return (survivors[by].reading.storage_bytes - survivors[before[by]].reading.storage_bytes) // (1 + of_two)
+        return survivors[by].reading.storage_bytes - survivors[before[by]].reading.storage_bytes
 
     for one, by in other_size.items():
         if one < len(survivors) and more(by) > 0:

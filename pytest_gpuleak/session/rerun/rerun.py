@@ -64,13 +64,9 @@ def run_again(rerun: Rerun, limit_s: float, hang: Hang) -> RerunResult:
     """
     # pytest-timeout's timer covers the whole protocol: a re-run would use it up, and its thread method ends the
     # process. Cancel it by its own hook, since the test itself has ended in time.
-    item = rerun.item
-    stop_timer(item)
+    stop_timer(rerun.item)
     try:
-        with (
-            notice(item.config, f"running {item.nodeid} again {rerun.purpose}") as hang.notice,
-            unseen(item, rerun.postponed) as (failed_subtests, hang.lift),
-        ):
+        with _unseen(rerun, hang) as failed_subtests:
             rerun.run(limit_s, hang)
             if failed_subtests() and not rerun.why:
                 rerun.why = "a sub-test of the re-run failed"
@@ -81,12 +77,33 @@ def run_again(rerun: Rerun, limit_s: float, hang: Hang) -> RerunResult:
     return RerunResult(not rerun.why, rerun.why)
 
 
+def tear_down_wider(rerun: Rerun, limit_s: float, hang: Hang) -> None:
+    """Tear down the wider fixtures that re-runs have left set up. What they raise is dropped: their first teardown is reported."""
+    with contextlib.suppress(Exception, OutcomeException):
+        try:
+            with _unseen(rerun, hang):
+                rerun.end(rerun.finish_wider, limit_s, hang)
+        except NotHiddenError:
+            rerun.finish_wider()  # else the next test fails with "previous item was not torn down properly"
+
+
+@contextlib.contextmanager
+def _unseen(rerun: Rerun, hang: Hang) -> Iterator[Callable[[], int]]:
+    """Give what counts the sub-tests that have failed."""
+    item = rerun.item
+    with (
+        notice(item.config, f"running {item.nodeid} again {rerun.purpose}") as hang.notice,
+        unseen(item, rerun.postponed) as (failed_subtests, hang.lift),
+    ):
+        yield failed_subtests
+
+
 @dataclasses.dataclass(eq=False, repr=False)
 class Rerun:
     """A run of a test within `tracing`, for a `purpose` that a notice tells.
 
-    The call is left out if the setup has `decided` what it is made for. `postponed` is restored by the caller. It is run
-    `twice` where the second run is to find the wider fixtures set up.
+    The call is left out if the setup has `decided` what it is made for. `postponed` is restored by the caller. The wider
+    fixtures that it uses are left set up where they are to `stay` for the next run.
     """
 
     item: pytest.Item
@@ -95,7 +112,7 @@ class Rerun:
     decided: Callable[[], bool] | None
     purpose: str
     postponed: Postponed
-    twice: bool = False
+    stay: Callable[[], bool] = lambda: False
 
     timed_out = _began = _is_decided = False
     why = ""
@@ -115,13 +132,14 @@ class Rerun:
                 self.why = f"the re-run could not be traced ({type(error).__name__})"
             finally:
                 if self._began:
-                    self._end(self._tear_down, limit_s, hang)
+                    self.end(self._tear_down, limit_s, hang)
                     if self.timed_out or self.why:
-                        self._end(self._mend, limit_s, hang)
+                        self.end(self._mend, limit_s, hang)
         if self._is_decided and not self.timed_out:
             self.why = ""  # a teardown may miss the call: a mock that was not called, say
 
-    def _end(self, part: Callable[[], None], limit_s: float, hang: Hang) -> None:
+    def end(self, part: Callable[[], None], limit_s: float, hang: Hang) -> None:
+        """Take a step of the teardown under the watchdog."""
         began = False
 
         def begin() -> None:
@@ -139,24 +157,30 @@ class Rerun:
     def _set_up_and_call(self) -> None:
         self._began = True
         with self.tracing:
-            if self.twice:
-                # Not the test itself: pytest would take it for the same one, which need not be torn down.
-                another = copy.copy(self.item)
-                self._begin_again()
-                if not (self._passes("setup") and self._passes("call") and self._passes("teardown", nextitem=another)):
-                    return
-            self._begin_again()
+            if hasattr(self.item, "_initrequest"):
+                self.item._initrequest()
             if self._passes("setup"):
                 self._is_decided = self.decided is not None and self.decided()
                 if not self._is_decided:
                     self._passes("call")
 
-    def _begin_again(self) -> None:
-        if hasattr(self.item, "_initrequest"):
-            self.item._initrequest()
-
     def _tear_down(self) -> None:
-        self._passes("teardown", nextitem=self.nextitem)
+        stay = self.stay() and not (self.timed_out or self.why)
+        # Not the test itself: pytest would take it for the same one, which need not be torn down.
+        self._passes("teardown", nextitem=copy.copy(self.item) if stay else self.nextitem)
+
+    def finish_wider(self) -> None:
+        """Tear down the wider fixtures that were to `stay`."""
+        # Not by the hook: without a setup before it, pytest's logging plugin fails in it (`caplog_records_key`).
+        capture = self.item.config.pluginmanager.get_plugin("capturemanager")
+        if capture is not None:
+            capture.resume_global_capture()
+        try:
+            self.item.session._setupstate.teardown_exact(self.nextitem)
+        finally:
+            if capture is not None:
+                capture.suspend_global_capture(in_=False)
+                capture.read_global_capture()
 
     def _mend(self) -> None:
         """Restore pytest's state between two tests, after an exception that its own code does not expect."""

@@ -6,18 +6,19 @@ import contextlib
 import dataclasses
 import os
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pytest_gpuleak.adapters.processes.kinds import has_other_ranks
 from pytest_gpuleak.engine.subject import RerunResult
-from pytest_gpuleak.session.fixtures import is_wider
+from pytest_gpuleak.session.fixtures import is_wider, may_free
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.pytest_internals import fixtures_of, log_handlers, release_values
 from pytest_gpuleak.session.rerun.hanging import Hang
-from pytest_gpuleak.session.rerun.rerun import Rerun, limit_of, run_again
+from pytest_gpuleak.session.rerun.rerun import Rerun, limit_of, run_again, tear_down_wider
 from pytest_gpuleak.session.rerun.unseen.after_verdict import KEEPERS, keep_shared_values
 from pytest_gpuleak.session.rerun.unseen.plugins import why_not_again
 from pytest_gpuleak.session.rerun.unseen.restoring import Postponed, keep_each
+from pytest_gpuleak.session.rerun.unseen.unseen import keep_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import SettleStep
     from pytest_gpuleak.engine.subject import FindingsSoFar
     from pytest_gpuleak.session.attempt import AttemptLog
+
+_Result = TypeVar("_Result")
 
 RERUN_ADVICE = "mark the test with @pytest.mark.gpu_leak(confirm=0), and it is not run again"
 """Advice to the user about a re-run that hangs."""
@@ -48,7 +51,8 @@ class ItemSubject:
     """A suspected test, whose teardown is over; `expected_s` includes the fixtures to set up again.
 
     What fixtures hold is freed within `letting_go` (see `release_values`); `users_steps` are the ways of the settle hook.
-    Its re-runs serve the `agents` of helper processes too.
+    Its re-runs serve the `agents` of helper processes too. Before wider fixtures that re-runs have set up are torn down,
+    `explain_late` searches for the holders of what waits.
     """
 
     item: pytest.Item
@@ -60,6 +64,8 @@ class ItemSubject:
     purpose: str = "to tell whether it leaks"
     agents: Agents | None = None
     rebuilds: bool = False
+    stays: bool = False
+    explain_late: Callable[[], object] = lambda: None
 
     counts_running_frames = False
 
@@ -82,12 +88,10 @@ class ItemSubject:
         tracing: AbstractContextManager[object],
         known: FindingsSoFar,
         decided: Callable[[], bool] | None = None,
-        *,
-        twice: bool = False,
     ) -> RerunResult:
         """See `Subject`. What its setup decides here is not what an agent waits for."""
         ready = [] if self.agents is None else self.agents.ready()
-        result = self._run(tracing, known, None if ready else decided, twice=twice)
+        result = self._run(tracing, known, None if ready else decided)
         if self.agents is not None:
             self.agents.ran(ready, result)
         return result
@@ -107,23 +111,29 @@ class ItemSubject:
         tracing: AbstractContextManager[object],
         known: FindingsSoFar,
         decided: Callable[[], bool] | None,
-        *,
-        twice: bool = False,
     ) -> RerunResult:
         """Run it again. If it hangs, the session ends with what is known."""
+        postponed = self._postponed or Postponed()
+        rerun = Rerun(self.item, self.nextitem, tracing, decided, self.purpose, postponed, lambda: self.stays)
+        try:
+            result = self._take(run_again, rerun, known)
+        finally:
+            if self._postponed is None:
+                postponed.restore()
+        if not result.passed:
+            postponed.restore_process()  # `sys.last_traceback` holds the frames, and all fixtures are torn down
+        return result
+
+    def _take(self, step: Callable[[Rerun, float, Hang], _Result], rerun: Rerun, known: FindingsSoFar) -> _Result:
         attempts = self.attempts
         hang = Hang(attempts, "its re-run", RERUN_ADVICE, self.item, known)
-        postponed = self._postponed or Postponed()
-        rerun = Rerun(self.item, self.nextitem, tracing, decided, self.purpose, postponed, twice)
         if attempts.note_rerun is not None:
             attempts.note_rerun(hang.record("the process died while the test was run again"))
         attempts.rerunning = True
         began = perf_counter()
         try:
-            return run_again(rerun, limit_of(self.expected_s, self._limit_s), hang)
+            return step(rerun, limit_of(self.expected_s, self._limit_s), hang)
         finally:
-            if self._postponed is None:
-                postponed.restore()
             attempts.rerunning = False
             if attempts.attempt is not None:
                 attempts.attempt.note_suspect("reruns", began)
@@ -132,13 +142,28 @@ class ItemSubject:
     def confirming(self) -> Iterator[None]:
         """See `Subject`."""
         restore = keep_each((*KEEPERS, lambda: keep_shared_values(self.item)))
-        self._postponed = postponed = Postponed()
+        # Before the runs: the states of torch's generators are tensors.
+        self._postponed = postponed = Postponed(keep_process(self.item, 1) if self.rebuilds else None)
+        up = set(map(id, self._set_up()))
         try:
             yield
         finally:
-            self._postponed = None
-            postponed.restore()
-            restore()  # not before the verdict: what the re-run has added may hold what leaked
+            try:
+                self._tear_down([fixture for fixture in self._set_up() if id(fixture) not in up], postponed)
+            finally:
+                self._postponed = None
+                postponed.restore_process()
+                postponed.restore()
+                restore()  # not before the verdict: what the re-run has added may hold what leaked
+
+    def _tear_down(self, stayed: Sequence[Any], postponed: Postponed) -> None:
+        """Tear down the wider fixtures that have `stayed` set up."""
+        if not stayed:
+            return
+        if any(may_free(fixture, self.item.parent) for fixture in stayed):
+            self.explain_late()
+        rerun = Rerun(self.item, self.nextitem, contextlib.nullcontext(), None, self.purpose, postponed)
+        self._take(tear_down_wider, rerun, lambda _: ())
 
     def release(self) -> None:
         """See `Subject`."""
@@ -148,9 +173,12 @@ class ItemSubject:
         """See `Subject`."""
         return self.users_steps(self.nodeid)
 
-    def fixtures(self) -> Sequence[object]:
+    def fixtures(self) -> Sequence[Any]:
         """See `Subject`."""
         return [fixture for fixture in fixtures_of(self.item) if is_wider(fixture)]
+
+    def _set_up(self) -> list[Any]:
+        return [fixture for fixture in self.fixtures() if getattr(fixture, "cached_result", None) is not None]
 
 
 def is_one_of_several_ranks(config: pytest.Config) -> bool:

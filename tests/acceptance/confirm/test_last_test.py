@@ -20,8 +20,14 @@ BODIES = {
     "leaks_beside_what_a_fixture_holds_in_a_cycle": "used.kept.append([Buffer(16), used]); KEPT.append(Buffer(8))",
     "replaces_beside_what_a_fixture_holds": "used.last = Buffer(16); SLOT[:] = [Buffer(8)]",
     "replaces": "SLOT[:] = [Buffer(8)]",
+    "leaks_into_the_fixture": "used.kept.append(Buffer(16))",
+    "leaks_into_the_fixture_in_a_cycle": "used.kept.append([Buffer(16), used])",
+    "leaks_into_both": "used.kept.append(Buffer(16)); KEPT.append(Buffer(8))",
+    "replaces_in_the_fixture": "used.last = Buffer(16)",
+    "replaces_in_the_fixture_in_a_cycle": "used.last = [Buffer(16), used]",
+    "fills_the_fixture": "used.kept or used.kept.append(Buffer(2**21))",
 }
-GROWS = {name for name in BODIES if not name.startswith("replaces")}
+GROWS = {name for name in BODIES if not name.startswith(("replaces", "fills_the"))}
 """What adds in its second run: a third run of a test that shifts or fills a cache would not."""
 
 
@@ -56,3 +62,245 @@ def test_a_verdict_does_not_depend_on_whether_fixtures_end_with_the_test(run: Ru
     assert found.verdicts["test_it"] == ("leaked" if name in GROWS else "noted")
     kinds = {one["kind"] for one in found.tests["test_it"]["findings"] if one["failed"]}
     assert kinds == ({"growing"} if name in GROWS else set())
+
+
+WIDER = {
+    "a method of xunit's": """
+    class TestIt:
+        @classmethod
+        def setup_class(cls):
+            cls.kept = []
+
+        def test_first(self):
+            self.kept.append(Buffer(16))
+
+        def test_last(self):
+            self.kept.append(Buffer(16))
+    """,
+    "one that is undone": """
+    class TestIt:
+        @classmethod
+        def teardown_class(cls):
+            KEPT.clear()
+
+        def test_first(self):
+            KEPT.append(Buffer(16))
+
+        def test_last(self):
+            KEPT.append(Buffer(16))
+    """,
+    "a module's": """
+    def setup_module(module):
+        module.MADE = []
+
+    def teardown_module(module):
+        del module.MADE
+
+    def test_first():
+        MADE.append(Buffer(16))
+
+    def test_last():
+        MADE.append(Buffer(16))
+    """,
+    "unittest's": """
+    class TestIt(unittest.TestCase):
+        @classmethod
+        def setUpClass(cls):
+            cls.kept = []
+            cls.addClassCleanup(cls.kept.clear)
+
+        def test_first(self):
+            self.kept.append(Buffer(16))
+
+        def test_last(self):
+            self.kept.append(Buffer(16))
+    """,
+    "what a fixture sets in the process": """
+    @pytest.fixture(scope="module")
+    def setting():
+        os.environ["GPULEAK_SET"] = "1"
+        KEPT.clear()
+        yield
+        del os.environ["GPULEAK_SET"]
+        KEPT.clear()
+
+    def test_first(setting):
+        assert os.environ["GPULEAK_SET"]
+        KEPT.append(Buffer(16))
+
+    def test_last(setting):
+        assert os.environ["GPULEAK_SET"]
+        KEPT.append(Buffer(16))
+    """,
+    "the host's memory": """
+    @pytest.fixture(scope="module")
+    def log():
+        return []
+
+    def test_first(log):
+        log.append(bytearray(12 << 20))
+
+    def test_last(log):
+        log.append(bytearray(12 << 20))
+    """,
+    "a teardown that fails the second time": """
+    DONE = []
+
+    @pytest.fixture(scope="module")
+    def log():
+        yield []
+        DONE.append(1)
+        assert len(DONE) < 2
+
+    def test_first(log):
+        log.append(Buffer(16))
+
+    def test_last(log):
+        log.append(Buffer(16))
+    """,
+}
+
+
+@pytest.mark.parametrize("name", WIDER)
+def test_who_ends_wider_fixtures_is_told_what_grows_in_them(run: Runner, name: str) -> None:
+    found = run(f"""
+    import os
+    import unittest
+    import pytest
+    KEPT = []
+    {WIDER[name]}
+    """)
+    found.result.assert_outcomes(passed=2)
+    assert {verdict.rpartition("::")[2]: one for verdict, one in found.verdicts.items()} == {
+        "test_first": "leaked",
+        "test_last": "leaked",
+    }
+
+
+def test_who_ends_a_fixture_is_told_of_the_processes_in_it(run: Runner) -> None:
+    found = run("""
+    import subprocess, sys
+    import pytest
+
+    @pytest.fixture(scope="module")
+    def helpers():
+        started = []
+        yield started
+        for process in started:
+            process.communicate()
+
+    def test_last(helpers):
+        helpers.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
+    """)
+    assert found.verdicts == {"test_last": "leaked"}
+    assert found.finding("test_last")["kind"] == "process"
+
+
+def test_what_a_wider_fixture_lets_go_at_its_end_is_clean(run: Runner) -> None:
+    """The re-run that sets the fixture up again fills what the first user had filled; the last one had left nothing."""
+    found = run("""
+    import pytest
+    SEEN = []
+
+    @pytest.fixture(scope="module")
+    def pool():
+        return {}
+
+    def test_first(pool):
+        pool.setdefault("buffer", Buffer(2**21))
+
+    def test_last(pool):
+        pool.setdefault("buffer", Buffer(2**21))
+        SEEN[:] = [Buffer(8)]
+    """)
+    assert found.verdicts == {"test_first": "noted", "test_last": "noted"}
+    (slot,) = found.tests["test_last"]["findings"]
+    assert slot["holder"]["root"].endswith(".SEEN")
+
+
+def test_what_goes_with_wider_fixtures_fails_by_no_size(run: Runner) -> None:
+    found = run("""
+    import subprocess, sys
+    import pytest
+    SLOT = {}
+
+    class TestIt:
+        @classmethod
+        def teardown_class(cls):
+            cls.last = None
+
+        def test_of_class(self):
+            type(self).last = Buffer(2**21)
+
+    @pytest.fixture(scope="class")
+    def cleared():
+        yield
+        SLOT.clear()
+
+    class TestOther:
+        def test_of_fixture(self, cleared):
+            SLOT["last"] = Buffer(2**21)
+
+    @pytest.fixture(scope="class")
+    def helpers():
+        started = []
+        yield started
+        for process in started:
+            process.communicate()
+
+    class TestHelpers:
+        def test_of_helper(self, helpers):
+            assert not helpers, "it cannot run twice with one"
+            helpers.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
+    """)
+    assert found.verdicts == {
+        "TestIt::test_of_class": "noted",
+        "TestOther::test_of_fixture": "noted",
+        "TestHelpers::test_of_helper": "clean",
+    }
+
+
+def test_what_re_runs_have_put_into_fixtures_excuses_no_later_test(run: Runner, pytester: pytest.Pytester) -> None:
+    """Garbage of a fixture that a re-run had set up was credited to the test in which it was collected."""
+    pytester.makepyfile(
+        test_after="""
+        import gc
+        from tests.support.standin import Buffer
+        KEPT = []
+
+        def test_retains():
+            gc.collect()
+            KEPT or KEPT.append(Buffer(2**21))
+        """
+    )
+    found = run(
+        """
+        import types
+        import pytest
+
+        @pytest.fixture(scope="module")
+        def data():
+            return types.SimpleNamespace(trainer=None)
+
+        def test_fits(data):
+            data.trainer = types.SimpleNamespace(data=data, model=Buffer(2**21))
+        """,
+        "test_it.py",
+        "test_after.py",
+    )
+    assert found.verdicts == {"test_fits": "noted", "test_retains": "leaked"}
+
+
+def test_where_no_second_run_in_a_fixture_passes_the_first_is_judged(run: Runner) -> None:
+    found = run("""
+    import pytest
+
+    @pytest.fixture(scope="module")
+    def log():
+        return []
+
+    def test_last(log):
+        assert not log
+        log.append(Buffer(2**21))
+    """)
+    assert found.verdicts == {"test_last": "clean"}

@@ -202,6 +202,7 @@ def test_what_is_the_tests_and_what_the_fixtures(run: Runner, pytester: pytest.P
         **dict.fromkeys(found.tests, "clean"),
         **dict.fromkeys(unchecked, "unchecked"),
         "test_adds": "noted",
+        "test_adds_last": "noted",
         "test_last": "leaked",
     }
     found.result.assert_outcomes(failed=2, passed=len(found.report["tests"]) - 2)

@@ -46,10 +46,13 @@ def keep_each(keepers: Iterable[Callable[[], Restore]]) -> Restore:
 class Postponed:
     """Restores, once the verdict is reached, what the first re-run found.
 
-    A cache by a temporary folder would look replaced if each re-run were given the folder of the one before.
+    A cache by a temporary folder would look replaced if each re-run were given the folder of the one before. What the
+    process is set to is restored with it, by `process`, where wider fixtures may stay set up from one re-run to the next:
+    they may have set it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, process: Restore | None = None) -> None:
+        self.process = process
         self.runs = 0
         self.restore: Restore = nothing
 
@@ -59,6 +62,12 @@ class Postponed:
             self.restore = keep_each(keepers)
         self.runs += 1
         return self.runs
+
+    def restore_process(self) -> None:
+        """Restore what the process is set to; each re-run that follows does so itself."""
+        if self.process is not None:
+            self.process()
+            self.process = None
 
 
 def if_loaded(module: str) -> Callable[[Callable[[Any], Restore]], Callable[[], Restore]]:

@@ -73,7 +73,13 @@ def unseen(item: pytest.Item, postponed: Postponed) -> Iterator[tuple[Callable[[
         stack.callback(keep_each(partial(keep, item) for keep in OF_PYTEST))
         stack.callback(hide_from_plugins(item))
         number = postponed.begin_run([partial(pytest_state.keep_temporary_folders, item)])
-        random_states = partial(keep_random_states, zlib.crc32(f"{item.nodeid} {number}".encode()))
-        states = shared_frameworks(item.config).keep_states
-        stack.callback(keep_each([*OF_PROCESS, random_states, lambda: all_of(states())]))
+        if postponed.process is None:
+            stack.callback(keep_process(item, number))
         yield lambda: pytest_state.count_failed_subtests(item) - failed_before, silence.close
+
+
+def keep_process(item: pytest.Item, number: int) -> Restore:
+    """Note what a test may set in the process, and seed the random generators for the re-run of this number, from 1 on."""
+    random_states = partial(keep_random_states, zlib.crc32(f"{item.nodeid} {number}".encode()))
+    states = shared_frameworks(item.config).keep_states
+    return keep_each([*OF_PROCESS, random_states, lambda: all_of(states())])
