@@ -108,7 +108,10 @@ class HelperProcesses:
         test, began = subject(), perf_counter()
         try:
             with self._attempts.guard(CONFIRM, attempt.nodeid), test.confirming():
-                return self.agents.confirm(test.run_for_agents)
+                found = self.agents.confirm(test.run_for_agents)
+                test.stays = test.rebuilds
+                again = test.run_for_agents if test.stays else None
+                return found + self.agents.confirm_in_new_fixtures(again, lambda: set(map(id, fixtures_of(item))))
         finally:
             attempt.note_suspect("check", began)
         return ()
@@ -146,4 +149,4 @@ class HelperProcesses:
         attempt, item = self._attempts.attempt, self._item
         if self.agents is not None and attempt is not None and item is not None:
             judge = attempt.outcome in CHECKED
-            self.agents.end(attempt.nodeid, judge, lambda: {id(fixture) for fixture in fixtures_of(item)})
+            self.agents.end(attempt.nodeid, judge, lambda: set(map(id, fixtures_of(item))))

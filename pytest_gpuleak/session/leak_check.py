@@ -237,7 +237,7 @@ class LeakCheck:
         tracker, item = self.tracker, ended.item
         nodeid, policy = ended.attempt.nodeid, ended.attempt.policy
         # The fixtures first: the test's arrays, held here, would be found as holders of theirs.
-        released = tracker.take_released()
+        released = ended.rebuilt = tracker.take_released()
         if released and any(setup.holds_memory() for setup in released):
             stop_timer(item)
         if blind := tracker.why_blind(nodeid, look=bool(released)):
@@ -256,7 +256,6 @@ class LeakCheck:
         suspected |= bool(released and policy.confirm) and tracker.left_in_released(policy)
         if suspected:
             stop_timer(item)
-            ended.rebuilt = released
             findings = self._check_suspect(ended, growth, arrays, processes, garbage)
         elif garbage is not None:
             findings = self._garbage_check.findings(garbage, nodeid, policy)

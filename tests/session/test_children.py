@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import multiprocessing
 import os
@@ -65,7 +66,8 @@ class Run:
 
     def end(self, *used: int) -> tuple[Finding, ...]:
         self.agents_.end("t.py::test", True, lambda: used)
-        return self.agents_.confirm(lambda: RerunResult(passed=True))
+        found = self.agents_.confirm(lambda: RerunResult(passed=True))
+        return found + self.agents_.confirm_in_new_fixtures(None, lambda: used)
 
     def owned(self) -> dict[Any, int]:
         self.looked += 1
@@ -134,14 +136,14 @@ def well_behaved(message: dict[str, Any]) -> list[Any]:
     return [{"op": "ended", "seq": seq, "suspect": False, "judging": False}] if message["op"] == "end" else []
 
 
-def growing(message: dict[str, Any]) -> list[Any]:
-    """Judge the first test: it has one sequence number."""
+def growing(message: dict[str, Any], seq: int = 1) -> list[Any]:
+    """Judge one test: the one that has this sequence number."""
     if message["op"] == "end" and message["judge"]:
-        return [{"op": "ended", "seq": 1, "suspect": True, "judging": True}, {"op": "ready", "seq": 1}]
+        return [{"op": "ended", "seq": seq, "suspect": True, "judging": True}, {"op": "ready", "seq": seq}]
     if message["op"] == "end":
         return [{"op": "ended", "seq": message["seq"], "suspect": True, "judging": False}]
     if message["op"] == "ran":
-        return [{"op": "judged", "seq": 1, "findings": [encode_finding(FOUND)], "fault": ""}]
+        return [{"op": "judged", "seq": seq, "findings": [encode_finding(FOUND)], "fault": ""}]
     return well_behaved(message)
 
 
@@ -369,6 +371,28 @@ def test_a_test_in_which_an_agent_ends_is_unchecked_where_the_process_has_not_en
     assert (gone in run.told) == (not why and op == "ran")
     assert run.test() == ()
     assert run.agents_.unchecked == []
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_where_a_process_goes_with_its_fixture_the_one_of_a_re_run_is_judged(run: Run, passes: bool) -> None:
+    run.agent(lambda message: [{"op": "bye", "why": ""}] if message["op"] == "ran" else growing(message))
+    run.agents_.begin(Policy())
+    run.agents_.end("t.py::test", True, tuple)
+    assert run.agents_.confirm(lambda: RerunResult(passed=True)) == ()
+    runs: list[bool] = []
+
+    def run_again() -> RerunResult:
+        if not runs:
+            run.agent(functools.partial(growing, seq=2), pid=8)
+            run.agents_.setup_ends(SERVER, failed=False, again=True)
+        runs.append(passes)
+        return RerunResult(passes)
+
+    found = run.agents_.confirm_in_new_fixtures(run_again, tuple)
+    assert [one.process.pid for one in found if one.process] == ([8] if passes else [])
+    assert len(runs) == 1 + passes, "the first is compared with nothing"
+    gone = "Engine (pid 7) has ended before t.py::test was run again: what was left there is not judged"
+    assert (gone in run.told) is not passes
 
 
 def test_what_agents_judge_is_dropped_where_a_teardown_fails(run: Run) -> None:

@@ -216,7 +216,13 @@ def test_one_that_grows_late_or_ends_before_the_rerun_blames_nobody(run: Runner)
             GROW.touch()
             while not GROWN.exists():
                 time.sleep(0.01)
-        def test_before_its_end(second): second.ask(keep)
+        @pytest.fixture(scope="module")
+        def only_once(second):
+            if GROWN.exists():
+                GROWN.unlink()
+            else:
+                pytest.skip("it was set up before")
+        def test_before_its_end(second, only_once): second.ask(keep)
     """
     found = found_in(run, suite)
     assert "leaked" not in found.verdicts.values()
@@ -224,6 +230,30 @@ def test_one_that_grows_late_or_ends_before_the_rerun_blames_nobody(run: Runner)
         "*Second (pid *, fixture 'second') grew in *::test_does_not_use_it, which does not use its fixture: no test is blamed",
         "*Second (pid *, fixture 'second') has ended before *::test_before_its_end was run again: what was left there is not judged",
     ])  # fmt: skip
+
+
+def test_the_last_test_of_a_server_is_judged_in_the_one_that_its_re_runs_start(run: Runner) -> None:
+    suite = """
+        @pytest.fixture(scope="module")
+        def other():
+            server = Server("spawn", "Other")
+            yield server
+            server.stop()
+        def test_fills(other):
+            other.ask(fill)
+        def fill(_): STATE.setdefault("cache", bytearray(b"x") * (16 << 20))
+        def test_last(server, other):
+            server.ask(keep)
+            other.ask(fill)
+    """
+    found = found_in(run, suite, methods=("spawn",))
+    assert found.verdicts == {"test_fills": "clean", "test_last[spawn]": "leaked"}
+    (finding,) = [one for one in found.tests["test_last[spawn]"]["findings"] if one["failed"]]
+    assert (finding["kind"], finding["process"]["name"], finding["process"]["fixture"]) == (
+        "host",
+        "EngineCore",
+        "server",
+    )
 
 
 def test_a_process_of_subprocess_comes_in_by_the_file_beside_the_package(run: Runner, tmp_path: pathlib.Path) -> None:

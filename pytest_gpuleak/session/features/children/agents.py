@@ -55,6 +55,8 @@ class Agents:
         self._beside: list[Connection] = []
         self._waiting: list[Connection] = []
         """Suspects that are ready for a re-run: the last one has not reached them, or there was none yet."""
+        self._gone: list[Connection] = []
+        """Suspects that have ended before a re-run could show whether they grow."""
         self._judged: dict[Connection, list[Finding]] = {}
         self._again: list[Connection] = []
         """Those in which the re-run that is under way is followed."""
@@ -77,7 +79,7 @@ class Agents:
             one.late = True
         for one in self._waiting:
             one.send(_DROP)
-        self._suspects, self._waiting, self._judged = [], [], {}
+        self._suspects, self._waiting, self._gone, self._judged = [], [], [], {}
         self._judge_fixtures(self._connections.all)
         self._torn_down, self._following = False, True
         self._begin()
@@ -113,7 +115,8 @@ class Agents:
         """Tell of a wider fixture, so that what it makes in the processes is not taken for the test's."""
         message = {"op": "fixture", "event": event, "fixture": fixture, "again": again, **more}
         message["seq"] = self._connections.seq
-        followers = [one for one in (self._again if again else self._connections.all) if one.begun and not one.late]
+        followed = self._again if again and not self._following else self._connections.all
+        followers = [one for one in followed if one.begun and not one.late]
         answers = self._ask(dict.fromkeys(followers, message))
         for one in followers:
             one.begun = one in answers  # one that is late begins the test again, if it can
@@ -303,7 +306,7 @@ class Agents:
             elif one.send(message):
                 self._suspects.append(one)
             else:
-                self._note_gone(one)
+                self._gone.append(one)
 
     def _missed(self, ready: Sequence[Connection]) -> list[Connection]:
         """Return the suspects in which the re-run has left nothing, while it has in a fellow, which is a suspect from now on.
@@ -334,12 +337,8 @@ class Agents:
         if one.ended and one.why_ended:
             self._note_unchecked(one, one.why_ended)
         elif one.ended:
-            self._note_gone(one)
+            self._gone.append(one)
         return one.ended
-
-    def _note_gone(self, one: Connection) -> None:
-        """Tell of a process that has ended before a re-run could show whether it grows: what it had is gone with it, be it growth or a state."""
-        self._tell(f"{one.text} has ended before {self._nodeid} was run again: what was left there is not judged")
 
     def _take(self, one: Connection, answer: dict[str, Any]) -> None:
         assert one.process is not None
@@ -365,6 +364,27 @@ class Agents:
             self.ready()
         found = tuple(each for findings in self._judged.values() for each in findings)
         self._judged = {}
+        return found
+
+    def confirm_in_new_fixtures(
+        self, run_again: Callable[[], RerunResult] | None, used: Callable[[], Collection[FixtureKey]]
+    ) -> tuple[Finding, ...]:
+        """Return what the test leaves in processes that re-runs start, where those of the first run have gone with their fixtures.
+
+        `run_again` leaves the wider fixtures set up; None: it has ended none. A process that has gone for good is told.
+        """
+        gone, self._gone = self._gone, []
+        found: tuple[Finding, ...] = ()
+        if gone and run_again is not None:
+            unchecked = self.unchecked
+            self.begin(self._policy)
+            result = run_again()
+            self.end(self._nodeid, result.passed, used)
+            found = self.confirm(run_again)
+            self.unchecked = [*unchecked, *self.unchecked]
+            gone, self._gone = self._gone if result.passed else gone, []
+        for one in gone:  # what it had is gone with it, be it growth or a state
+            self._tell(f"{one.text} has ended before {self._nodeid} was run again: what was left there is not judged")
         return found
 
     def drop(self) -> None:
