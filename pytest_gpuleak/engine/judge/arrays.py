@@ -13,10 +13,10 @@ from pytest_gpuleak.engine.judge.growth import (
     group_only_run,
     growing_reference,
 )
-from pytest_gpuleak.engine.judge.replacements import compare, without_digits
+from pytest_gpuleak.engine.judge.replacements import compare, match_replacements, without_digits
 from pytest_gpuleak.engine.limits import MINOR_SHARE
 from pytest_gpuleak.explain.edge_to_edit import edge_to_edit, is_name
-from pytest_gpuleak.model.evidence import Evidence
+from pytest_gpuleak.model.evidence import Evidence, Survivor
 from pytest_gpuleak.model.findings import MAX_ARRAYS_SHOWN, ArrayInfo, Finding, FindingKind, Holder
 from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.readings import DISK, TRACE
@@ -25,7 +25,6 @@ from pytest_gpuleak.model.text import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpuleak.model.evidence import Survivor
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import ArrayReading
     from pytest_gpuleak.model.records import Verdict
@@ -68,9 +67,7 @@ def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
         )
         for group in groups
     ]
-    garbage = compare(evidence).garbage if evidence.collected else ()
-    cycles = (*evidence.cycles, *(evidence.survivors[index].reading for index in sorted(garbage)))
-    findings += judge_cycles(cycles, policy, evidence.rings)
+    findings += judge_cycles(_garbage(evidence), policy, evidence.rings)
     tracers = (member for group in every if group.device == TRACE for member in group.members)
     # By root alone: whether they stay or are replaced by the next run's says nothing, since they have no memory.
     findings += [_finding(group, "tracer", failed=False) for group in group_by_root("retained", tracers)]
@@ -115,6 +112,19 @@ def _is_judged_later(group: Group, evidence: Evidence) -> bool:
         one.holder is not None and one.holder.kind == "fixture" and one.holder.root in evidence.up and not one.others
         for one in group.members
     )
+
+
+def _garbage(evidence: Evidence) -> list[ArrayReading]:
+    """Return what only a collection freed, but for what wider fixtures had held: their teardown has made it garbage."""
+    garbage = list(evidence.cycles)
+    if not (evidence.collected or (garbage and evidence.rebuilds)):
+        return garbage
+    comparison = compare(evidence)
+    garbage += [evidence.survivors[index].reading for index in sorted(comparison.garbage)]
+    held = [evidence.survivors[index] for index in comparison.fresh]
+    pool = [*(Survivor(0, one) for one in garbage), *held]
+    gone = match_replacements(range(len(garbage)), range(len(garbage), len(pool)), pool, ())
+    return [one for index, one in enumerate(garbage) if index not in gone]
 
 
 def _has_gone_with_fixtures(group: Group) -> bool:

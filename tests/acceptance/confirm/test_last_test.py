@@ -260,6 +260,30 @@ def test_what_goes_with_wider_fixtures_fails_by_no_size(run: Runner) -> None:
     }
 
 
+def test_what_a_fixtures_teardown_makes_garbage_is_no_cycle_of_its_last_test(run: Runner) -> None:
+    found = run(
+        """
+        import types
+        import pytest
+
+        @pytest.fixture(scope="module")
+        def data():
+            return types.SimpleNamespace(trainer=None)
+
+        @pytest.mark.parametrize("i", range(2))
+        def test_fits(data, i):
+            data.trainer = types.SimpleNamespace(data=data, model=Buffer(16))
+
+        def test_fits_last(data):
+            data.trainer = types.SimpleNamespace(data=data, model=Buffer(16))
+        """,
+        "--gpu-leak-cycles=fail",
+    )
+    found.result.assert_outcomes(passed=3)
+    assert set(found.verdicts.values()) == {"noted"}
+    assert {one["kind"] for test in found.tests.values() for one in test["findings"]} == {"retained"}
+
+
 def test_what_re_runs_have_put_into_fixtures_excuses_no_later_test(run: Runner, pytester: pytest.Pytester) -> None:
     """Garbage of a fixture that a re-run had set up was credited to the test in which it was collected."""
     pytester.makepyfile(
