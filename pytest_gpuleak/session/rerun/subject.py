@@ -157,8 +157,8 @@ class ItemSubject:
                 restore()  # not before the verdict: what the re-run has added may hold what leaked
 
     def _tear_down(self, stayed: Sequence[Any], postponed: Postponed) -> None:
-        """Tear down the wider fixtures that have `stayed` set up."""
-        if not stayed:
+        """Tear down the wider fixtures that have `stayed` set up, and the nodes that pytest has set up for them."""
+        if not self.stays:
             return
         if any(may_free(fixture, self.item.parent) for fixture in stayed):
             self.explain_late()

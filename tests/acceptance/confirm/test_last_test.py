@@ -328,3 +328,34 @@ def test_where_no_second_run_in_a_fixture_passes_the_first_is_judged(run: Runner
         log.append(Buffer(2**21))
     """)
     assert found.verdicts == {"test_last": "clean"}
+
+
+def test_what_pytest_has_set_up_for_a_re_run_is_torn_down_where_no_fixture_is(
+    run: Runner, pytester: pytest.Pytester
+) -> None:
+    """The next test failed: "previous item was not torn down properly". `used` ends with a test that did not use it."""
+    pytester.makepyfile(test_after="def test_after(): pass")
+    found = run(
+        """
+        import types
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def lasting():
+            return []
+
+        @pytest.fixture(scope="module")
+        def used(lasting):
+            return types.SimpleNamespace(last=None, lasting=lasting)
+
+        def test_slot(used):
+            used.last = Buffer(16)
+
+        def test_last(lasting):
+            lasting.append(Buffer(16))
+        """,
+        "test_it.py",
+        "test_after.py",
+    )
+    found.result.assert_outcomes(passed=3)
+    assert found.verdicts == {"test_slot": "noted", "test_last": "leaked", "test_after": "clean"}
