@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuleak.explain.paths import pattern_of, unfinished
-from pytest_gpuleak.explain.roots.roots import RANKS
+from pytest_gpuleak.explain.roots.roots import RANKS, where_defined
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -44,12 +44,15 @@ class Answers:
                 forest = graph.nearest_roots((rank,), missing, budget)
                 forests.update(dict.fromkeys(missing.intersection(forest.distance), forest))
                 missing.difference_update(forests)
+        # Where an array is itself a global, each module's name for it is a holder.
+        below = [(forest, target) for target, forest in forests.items() if forest.above[target] is not None]
+        defined = where_defined({forest.top[node]: forest.root_of(node) for forest, node in below}, writer.places)
         _announce(forests, writer, budget)
         followed: dict[int, dict[int, Reached]] = {id(forest): {} for forest in forests.values()}
         for target in dict.fromkeys(targets):
             if target in forests:
                 forest = forests[target]
-                root = forest.root_of(target)
+                root = defined.get(forest.top[target]) or forest.root_of(target)
                 # Skipped when the budget is spent: each path takes a walk of its own length.
                 late = budget.worked(_STEPS_AN_EDGE)
                 reached = None if late else self._follow(forest, target, writer, followed[id(forest)], budget)

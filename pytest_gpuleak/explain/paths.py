@@ -82,7 +82,7 @@ class Writer:
 
     def __init__(self, known: Mapping[tuple[int, int], str]) -> None:
         self.walker = Walker(known)
-        self._places = Places()
+        self.places = Places()
         self._root_places: dict[tuple[int, int], tuple[str | None, int | None]] = {}
         self._full_edges = FULL_EDGES
         self._long_heads: dict[tuple[int, int, int], _LongHead | None] = {}
@@ -120,12 +120,12 @@ class Writer:
         file, number = self._place_of_root(root, first)
         renamed = rename(line, text)
         if renamed is not None:
-            file, number = self._places.of_function(renamed.code)
+            file, number = self.places.of_function(renamed.code)
             return _Heading(renamed.kind, renamed.text, renamed.text, renamed.steps, file, number)
         if root.kind == "fixture":
             text, steps = kept_by_pytest(line, text)
             namespace = safe_access.instance_dict(first)
-            file, number = self._places.of_function(None if namespace is None else namespace.get("func"))
+            file, number = self.places.of_function(None if namespace is None else namespace.get("func"))
         pinned = _left_by_failure(line, root.kind)
         if pinned is not None:
             kind, text = "traceback", _pinned_text(pinned[1])
@@ -135,7 +135,7 @@ class Writer:
             kind, text = "class", text + steps[0].text
             if root.module is not None:
                 name = safe_access.class_qualname(first) + steps[0].text  # type: ignore[arg-type]  # a class, as checked
-                file, number = self._places.of_name(root.module, name)
+                file, number = self.places.of_name(root.module, name)
             steps = steps[1:]
         root_text = text
         if kind in ("module", "class", "cache"):
@@ -143,7 +143,7 @@ class Writer:
                 if step.cached:
                     kind, root_text = "cache", text + _join(steps[:index])
                     text, steps = root_text, steps[index:]
-                    file, number = self._places.of_function(line.objects.get(step.position))
+                    file, number = self.places.of_function(line.objects.get(step.position))
                     break
         edit = self._place_of_hook(line, steps, is_library=file is not None and is_installed(file))
         return _Heading(kind, root_text, text, steps, file, number, edit)
@@ -153,23 +153,23 @@ class Writer:
             return root.file, root.line
         place = (id(root), id(first))
         if place not in self._root_places:
-            found = self._places.of_function(first)
+            found = self.places.of_function(first)
             # What a library's decorator has returned is defined under its name.
             if found[0] is None or is_installed(found[0]):
-                by_name = self._places.of_name(root.module, root.name)
+                by_name = self.places.of_name(root.module, root.name)
                 found = found if by_name[0] is None else by_name
             self._root_places[place] = found
         found = self._root_places[place]
         if found[0] is None and root.text.startswith(REGISTERED):  # an object that can be called
             kind = type(first)
-            return self._places.of_name(safe_access.class_module(kind), safe_access.class_qualname(kind))
+            return self.places.of_name(safe_access.class_module(kind), safe_access.class_qualname(kind))
         return found
 
     def _place_of_hook(self, line: Line, steps: Sequence[Step], *, is_library: bool) -> tuple[str | None, int | None]:
         for index, step in enumerate(steps[:-2]):
             if "_hooks" in step.text and steps[index + 1].text.startswith("["):
                 hook = line.objects.get(steps[index + 2].position)
-                file, number = self._places.of_function(hook)
+                file, number = self.places.of_function(hook)
                 if file is None:
                     break
                 return file, line_of_hook(file, callback_name(hook).rpartition(".")[2]) or number
@@ -180,7 +180,7 @@ class Writer:
         for step in steps:
             value = line.objects.get(step.position)
             if type(value) is types.FunctionType:
-                file, number = self._places.of_function(value)
+                file, number = self.places.of_function(value)
                 if file is not None and not is_installed(file):
                     return file, number
             elif is_users(step.label):

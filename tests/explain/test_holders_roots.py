@@ -133,6 +133,23 @@ def test_module_that_defines_beats_test_that_imports(
     assert explain([app.HISTORY[0]])[0].holder.root == "leaky_app.HISTORY"
 
 
+def test_module_that_defines_beats_module_that_imports(
+    app: Any, make_module: Callable[[str, str], types.ModuleType]
+) -> None:
+    make_module("a_package", "from leaky_app import CACHE as cache")
+    app.CACHE["a"] = Thing()
+    holder = explained(app.CACHE["a"]).holder
+    assert (holder.root, holder.file, holder.line) == ("leaky_app.CACHE", app.__file__, 2)
+
+
+def test_each_module_that_imports_an_array_is_a_holder(make_module: Callable[[str, str], types.ModuleType]) -> None:
+    store: Any = make_module("b_store", "class Table:\n    pass\n\n\nTABLE = Table()\n")
+    make_module("a_package", "from b_store import TABLE")
+    explanation = explained(store.TABLE)
+    names = {one.root for one in (explanation.holder, *explanation.others)}
+    assert names == {"a_package.TABLE", "b_store.TABLE"}
+
+
 def test_frame_of_this_thread() -> None:
     target = Thing()
     holder = explained(target).holder

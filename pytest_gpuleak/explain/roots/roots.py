@@ -23,8 +23,9 @@ from pytest_gpuleak.heap.frames import (
 from pytest_gpuleak.heap.referrers import untouchable_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
+    from pytest_gpuleak.explain.definitions import Places
     from pytest_gpuleak.heap.frames import RunningFrame
     from pytest_gpuleak.model.findings import HolderKind
 
@@ -201,6 +202,27 @@ def _global(module: str, name: str) -> Root:
     text = f"{safe_access.cut_name(module)}{place}"
     preference = (_remoteness(module, name), text)
     return Root(_rank_in(module), "module", text, hops=1, module=module, name=name, preference=preference)
+
+
+def where_defined(roots: Mapping[int, Root], places: Places) -> dict[int, Root]:
+    """Return, for globals whose module has only imported them, the root in the module whose source defines them, by id."""
+    imported = {
+        identity: root
+        for identity, root in roots.items()
+        if root.kind == "module" and root.name is not None and places.of_name(root.module, root.name)[1] is None
+    }
+    modules = module_names().names
+    found: dict[int, Root] = {}
+    for namespace in safe_access.loaded_modules().values() if imported else ():
+        for name, value in list(dict.items(namespace)):
+            root = imported.get(id(value))
+            if root is None or type(name) is not str or id(namespace) not in modules:
+                continue
+            other = _global(modules[id(namespace)], name)
+            known = found.get(id(value), other)
+            if other.rank == root.rank and places.of_name(other.module, name)[1] is not None:
+                found[id(value)] = min(known, other, key=lambda one: one.preference)
+    return found
 
 
 def _rank_in(module: str | None) -> int:
