@@ -25,6 +25,9 @@ CLASSES = (("subprocess", "Popen", "_execute_child"), ("multiprocessing.process"
 TABLES = (("subprocess", "_active"), ("multiprocessing.process", "_children"))
 """Module and name of the standard library's own tables of children."""
 
+FINALIZERS = "multiprocessing.util._finalizer_registry"
+"""What is given to a finalizer (a manager's process) it keeps while its owner lives: who holds that is the better answer."""
+
 SEARCH_STEPS = 15_000_000
 """Steps of the search for holders of the handles (`heap.budget`)."""
 
@@ -40,8 +43,10 @@ def holders_of(pids: set[int], but: Collection[str] = ()) -> dict[int, Holder | 
     holders: dict[int, Holder | None] = dict.fromkeys(pids)
     for pid, explanation in zip(of_handles, found, strict=True):
         answers = (explanation.holder, *explanation.others)
-        named = (holder for holder in answers if holder.named and holder.kind not in but)
-        holders[pid] = holders[pid] or next(named, None)  # of several objects for one child, one that can be named
+        named = [holder for holder in answers if holder.named and holder.kind not in but]
+        named.sort(key=lambda holder: holder.root == FINALIZERS)
+        # Of several objects for one child, one that can be named.
+        holders[pid] = holders[pid] or next(iter(named), None)
     return holders
 
 

@@ -415,7 +415,20 @@ def test_a_left_process_fails_and_says_what_it_is() -> None:
         "age: about 3 s; started by pid 1",
         "multiprocessing's name: Process-1",
     )
-    assert "process.terminate(); process.wait()" in str(finding.hint)
+
+
+@pytest.mark.parametrize(
+    ("name", "pool", "advice"),
+    [
+        ("", "", "`process.terminate(); process.wait()`"),
+        ("SpawnProcess-2", "", "`process.terminate(); process.join()`"),
+        ("SyncManager-1", "", "`manager.shutdown()`"),
+        ("ForkPoolWorker-1", "multiprocessing.Pool", "`pool.terminate(); pool.join()`"),
+    ],
+)
+def test_a_left_process_is_ended_by_what_started_it(name: str, pool: str, advice: str) -> None:
+    (finding,) = judge_processes([a_process(name=name, pool=pool)])
+    assert advice in str(finding.hint)
 
 
 def test_a_process_on_a_device_is_found_there_with_the_bytes_of_all_that_it_started() -> None:

@@ -6,8 +6,11 @@ import asyncio
 import enum
 import logging
 import logging.handlers
+import multiprocessing
+import multiprocessing.util
 import sys
 import threading
+import types
 import weakref
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -15,6 +18,7 @@ from unittest import mock
 import pytest
 
 from pytest_gpuleak.explain.explain import explain
+from pytest_gpuleak.explain.process_handles import holders_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,6 +80,19 @@ def test_method_that_a_finaliser_calls(pool: Pool) -> None:
     finalizer.detach()
     name = f"{__name__}.Pool"
     assert text == f"weakref.finalize callback {name}.close of {name}: func.__self__.payload"
+
+
+def test_owner_of_a_finaliser_holds_a_process(app: Any, pool: Pool) -> None:
+    process: Any = multiprocessing.Process()
+    process._popen = types.SimpleNamespace(pid=4711)
+    finalizer: Any = multiprocessing.util.Finalize(pool, save, args=(process,))
+    alone = holders_of({4711})[4711]
+    app.CACHE["of"] = [[[{"a manager": process}]]]
+    owned = holders_of({4711})[4711]
+    finalizer.cancel()
+    assert alone is not None
+    assert owned is not None
+    assert (alone.root, owned.root) == ("multiprocessing.util._finalizer_registry", "leaky_app.CACHE")
 
 
 def test_record_that_a_handler_buffers() -> None:

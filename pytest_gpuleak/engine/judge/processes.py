@@ -29,6 +29,8 @@ KEPT_BY = ("module", "class", "cache")
 HINT = (
     "terminate and wait for it in teardown (`process.terminate(); process.wait()`), or start it in a fixture that does"
 )
+MULTIPROCESSING_HINT = HINT.replace("process.wait()", "process.join()")
+MANAGER_HINT = "shut the manager down in teardown (`manager.shutdown()`), or use it in a `with`"
 POOL_HINTS = {
     "ProcessPoolExecutor": "shut the pool down in teardown (`executor.shutdown()`), or use it in a `with`",
     "multiprocessing.Pool": "end the pool in teardown (`pool.terminate(); pool.join()`), or use it in a `with`",
@@ -150,8 +152,15 @@ def _finding(
         metric=f"pid {process.pid}",
         contributions=tuple(contributions[:MAX_SHOWN]),
         evidence=tuple(evidence),
-        hint=POOL_HINTS.get(process.pool, HINT),
+        hint=_hint(process),
     )
+
+
+def _hint(process: LeftProcess) -> str:
+    if process.pool in POOL_HINTS or not process.name:
+        return POOL_HINTS.get(process.pool, HINT)
+    # Lib/multiprocessing/managers.py, BaseManager.start: its class, and a number.
+    return MANAGER_HINT if process.name.rpartition("-")[0].endswith("Manager") else MULTIPROCESSING_HINT
 
 
 def _family(process: LeftProcess) -> Iterable[LeftProcess]:
