@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import types
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -240,6 +241,17 @@ def test_an_older_cycle_is_made_young_with_its_owner(detector: Walks) -> None:
     del owner
     collect_young()
     assert left() is None
+
+
+def test_an_older_owner_is_made_young_where_a_new_function_refers_to_it(detector: Walks) -> None:
+    owner = Owner()
+    owner.table.clear()
+    detector.open()
+    owner.table["new"] = types.SimpleNamespace(call=lambda: owner)
+    make_cycle_young(owner)
+    young = {id(one) for one in get_objects()}
+    assert {id(owner), id(owner.table)} <= young
+    assert id(globals()) not in young
 
 
 @pytest.mark.parametrize("values", [range(5000), [[[number]] for number in range(5000)]], ids=["wide", "many"])

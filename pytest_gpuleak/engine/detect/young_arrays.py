@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.engine.limits import MOST_CONTAINERS
 from pytest_gpuleak.heap.c_functions import c_function
+from pytest_gpuleak.heap.collector import get_objects
 from pytest_gpuleak.heap.immortal_containers import is_tracked
 
 if TYPE_CHECKING:
@@ -124,18 +125,22 @@ def make_cycle_young(owner: object) -> None:
     """Move an object and the plain containers by which it refers to itself to the youngest generation.
 
     pytest creates the instance of a `unittest.TestCase` when it collects, so it is older than the epoch. One that refers
-    to itself (``addTypeEqualityFunc(torch.Tensor, self.assertEqualTensors)``) takes what the test stored in it along into
-    a cycle that only a collection of the whole heap would free.
+    to itself (``addTypeEqualityFunc(torch.Tensor, self.assertEqualTensors)``), also through what the test has made
+    (``self.model = Model(loss=lambda x: self.scale * x)``), takes what the test stored in it along into a cycle that only
+    a collection of the whole heap would free.
     """
     move = make_young()
     if move is None:
         return
+    young = set(map(id, get_objects()))
     found = {id(owner): owner}
     parents: dict[int, list[int]] = defaultdict(list)
     waiting = [owner]
     for one in waiting:
+        is_plain = one is owner or type(one) in _CONTAINERS  # not a function, whose globals are a dict
         for child in gc.get_referents(one):
-            if child is not owner and (type(child) not in _CONTAINERS or not is_tracked(child)):
+            is_old = is_plain and type(child) in _CONTAINERS and is_tracked(child)
+            if child is not owner and id(child) not in young and not is_old:
                 continue
             parents[id(child)].append(id(one))
             if id(child) not in found and len(found) < MOST_CONTAINERS:
@@ -148,5 +153,5 @@ def make_cycle_young(owner: object) -> None:
             if identity not in cycle:
                 cycle.add(identity)
                 above.append(identity)
-    for identity in cycle:
+    for identity in cycle - young:
         move(found[identity])

@@ -55,6 +55,26 @@ def test_what_it_stores_goes_with_its_cycle(run: Runner) -> None:
         assert test["suspect_s"].get("reruns", 0) == 0
 
 
+def test_a_function_that_closes_over_it_is_part_of_its_cycle(run: Runner) -> None:
+    """poutyne's tests give a model a loss that is a lambda; such a cycle was retained memory, and searched for."""
+    found = run("""
+    import unittest
+
+    class Model:
+        def __init__(self, loss):
+            self.loss = loss
+
+    class TestIt(unittest.TestCase):
+        def setUp(self):
+            self.buffer = Buffer(4096)
+            self.model = Model(lambda: self.buffer)
+
+        def test_one(self): pass
+    """)
+    (finding,) = found.tests["TestIt::test_one"]["findings"]
+    assert (finding["kind"], finding["judged"]["step"]) == ("cycle", "1 young")
+
+
 def test_what_it_leaks_is_found(run: Runner) -> None:
     found = run(
         f"""{CASE}
