@@ -247,7 +247,7 @@ def test_an_older_owner_is_made_young_where_a_new_function_refers_to_it(detector
     owner = Owner()
     owner.table.clear()
     detector.open()
-    owner.table["new"] = types.SimpleNamespace(call=lambda: owner)
+    owner.table["new"] = types.SimpleNamespace(calls=[[one] for one in range(5000)], call=lambda: owner)
     make_cycle_young(owner)
     young = {id(one) for one in get_objects()}
     assert {id(owner), id(owner.table)} <= young

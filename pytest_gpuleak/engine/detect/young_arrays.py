@@ -136,6 +136,7 @@ def make_cycle_young(owner: object) -> None:
     found = {id(owner): owner}
     parents: dict[int, list[int]] = defaultdict(list)
     waiting = [owner]
+    older = 1
     for one in waiting:
         is_plain = one is owner or type(one) in _CONTAINERS  # not a function, whose globals are a dict
         for child in gc.get_referents(one):
@@ -143,7 +144,9 @@ def make_cycle_young(owner: object) -> None:
             if child is not owner and id(child) not in young and not is_old:
                 continue
             parents[id(child)].append(id(one))
-            if id(child) not in found and len(found) < MOST_CONTAINERS:
+            # What is young is bounded by what the test has made, and each collection walks over it.
+            if id(child) not in found and (id(child) in young or older < MOST_CONTAINERS):
+                older += id(child) not in young
                 found[id(child)] = child
                 waiting.append(child)
     cycle: set[int] = set()
