@@ -34,8 +34,11 @@ class Detector(Protocol):
         A young collection then still reaches what was born since `open`.
         """
 
-    def take_and_age(self) -> list[object]:
-        """Return the living arrays born since the last `open` or `take_and_age`, and count them as old."""
+    def take_and_age(self, *, of_fixture: bool = False) -> list[object]:
+        """Return the living arrays born since the last `open` or `take_and_age`, and count them as old.
+
+        Those `of_fixture`, a wider one that a re-run has set up, stay old for the runs that follow.
+        """
 
     def look(self) -> list[object]:
         """Return the living arrays born since the last `open` or `take_and_age`, without moving the freeze point."""

@@ -192,14 +192,14 @@ class EpochDetector:
         self._collected_in_epoch = False
         return True
 
-    def take_and_age(self) -> list[object]:
+    def take_and_age(self, *, of_fixture: bool = False) -> list[object]:
         """Like `look`, and count everything as old from now on."""
         born = self.look()
         self._forget()
-        if self._continued:  # a re-run sets a wider fixture up: what the runs before have left is to be shown again
-            self._hidden.add(get_objects())
-        else:
+        if not self._continued:
             self._hidden.clear()
+        elif not of_fixture:  # a re-run sets a wider fixture up: what the runs before have left is to be shown again
+            self._hidden.add(get_objects())
         if self.scanning:
             self._scan.open()
         else:

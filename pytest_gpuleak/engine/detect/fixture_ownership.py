@@ -183,7 +183,7 @@ class FixtureOwnership:
             setup.identities -= identities
 
     def _give(self) -> None:
-        born = self.detector.take_and_age()
+        born = self.detector.take_and_age(of_fixture=bool(self._owners))
         if not born:
             return
         identities = {id(array) for array in born}

@@ -71,7 +71,7 @@ class ScanDetector:
         """Return False: all is visible."""
         return False
 
-    def take_and_age(self) -> list[object]:
+    def take_and_age(self, *, of_fixture: bool = False) -> list[object]:  # noqa: ARG002
         """Like `look`, and count the arrays found as old from now on."""
         born = self.look()
         self._old.update(array_key(array, self._frameworks) for array in born)

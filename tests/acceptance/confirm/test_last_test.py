@@ -25,6 +25,7 @@ BODIES = {
     "leaks_into_both": "used.kept.append(Buffer(16)); KEPT.append(Buffer(8))",
     "replaces_in_the_fixture": "used.last = Buffer(16)",
     "replaces_in_the_fixture_in_a_cycle": "used.last = [Buffer(16), used]",
+    "replaces_memory_of_the_fixtures_own": "used.table.memory = type(used.table.memory)(32); used.last = Buffer(16)",
     "fills_the_fixture": "used.kept or used.kept.append(Buffer(2**21))",
 }
 GROWS = {name for name in BODIES if not name.startswith(("replaces", "fills_the"))}
