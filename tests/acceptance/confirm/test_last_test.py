@@ -360,3 +360,37 @@ def test_what_pytest_has_set_up_for_a_re_run_is_torn_down_where_no_fixture_is(
     )
     found.result.assert_outcomes(passed=3)
     assert found.verdicts == {"test_slot": "noted", "test_last": "leaked", "test_after": "clean"}
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("after", ["", "def test_after(self): pass"])
+def test_what_becomes_garbage_as_its_fixture_ends_is_no_cycle_of_the_tests(run: Runner, after: str) -> None:
+    found = run(
+        f"""
+        import types
+        import pytest
+
+        @pytest.fixture(scope="class")
+        def trainer():
+            made = types.SimpleNamespace(last=None)
+            made.itself = made
+            return made
+
+        class TestHeld:
+            def test_held(self, trainer):
+                trainer.last = Buffer(16)
+            {after}
+
+        class TestRing:
+            def test_ring(self, trainer):
+                ring = [Buffer(16)]
+                ring.append(ring)
+                trainer.last = Buffer(16)
+            {after}
+        """,
+        "--gpu-leak-cycles=fail",
+    )
+    assert found.verdicts["TestHeld::test_held"] == "noted"
+    assert found.verdicts["TestRing::test_ring"] == "leaked"
+    (ring,) = [one for one in found.tests["TestRing::test_ring"]["findings"] if one["failed"]]
+    assert (ring["kind"], ring["count"]) == ("cycle", 1)
