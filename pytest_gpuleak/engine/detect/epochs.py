@@ -198,7 +198,9 @@ class EpochDetector:
         self._forget()
         if not self._continued:
             self._hidden.clear()
-        elif not of_fixture:  # a re-run sets a wider fixture up: what the runs before have left is to be shown again
+        elif of_fixture:
+            self._hidden.remove(get_objects())
+        else:  # a re-run sets a wider fixture up: what the runs before have left is to be shown again
             self._hidden.add(get_objects())
         if self.scanning:
             self._scan.open()

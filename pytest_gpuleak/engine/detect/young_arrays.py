@@ -71,8 +71,13 @@ class YoungIds:
 
     def add(self, objects: list[object]) -> None:
         """Add the ids of objects; where there is no memory for them, none is kept."""
-        ids = self.all()
-        ids.update(map(id, objects))
+        self._keep(self.all().union(map(id, objects)))
+
+    def remove(self, objects: list[object]) -> None:
+        """Remove the ids of objects, which may have those of others that have died."""
+        self._keep(self.all().difference(map(id, objects)))
+
+    def _keep(self, ids: set[int]) -> None:
         self.clear()
         if ids:
             data = array("Q", ids).tobytes()

@@ -66,7 +66,8 @@ def run_again(rerun: Rerun, limit_s: float, hang: Hang) -> RerunResult:
     # process. Cancel it by its own hook, since the test itself has ended in time.
     stop_timer(rerun.item)
     try:
-        with _unseen(rerun, hang) as failed_subtests:
+        with contextlib.ExitStack() as stack:
+            failed_subtests = _hide(rerun, hang, stack)
             rerun.run(limit_s, hang)
             if failed_subtests() and not rerun.why:
                 rerun.why = "a sub-test of the re-run failed"
@@ -81,21 +82,19 @@ def tear_down_wider(rerun: Rerun, limit_s: float, hang: Hang) -> None:
     """Tear down the wider fixtures that re-runs have left set up. What they raise is dropped: their first teardown is reported."""
     with contextlib.suppress(Exception, OutcomeException):
         try:
-            with _unseen(rerun, hang):
+            with contextlib.ExitStack() as stack:
+                _hide(rerun, hang, stack)
                 rerun.end(rerun.finish_wider, limit_s, hang)
         except NotHiddenError:
             rerun.finish_wider()  # else the next test fails with "previous item was not torn down properly"
 
 
-@contextlib.contextmanager
-def _unseen(rerun: Rerun, hang: Hang) -> Iterator[Callable[[], int]]:
-    """Give what counts the sub-tests that have failed."""
+def _hide(rerun: Rerun, hang: Hang, stack: contextlib.ExitStack) -> Callable[[], int]:
+    """Have the terminal tell of it, and nothing else see it, within the stack; return what counts the sub-tests that have failed."""
     item = rerun.item
-    with (
-        notice(item.config, f"running {item.nodeid} again {rerun.purpose}") as hang.notice,
-        unseen(item, rerun.postponed) as (failed_subtests, hang.lift),
-    ):
-        yield failed_subtests
+    hang.notice = stack.enter_context(notice(item.config, f"running {item.nodeid} again {rerun.purpose}"))
+    failed_subtests, hang.lift = stack.enter_context(unseen(item, rerun.postponed))
+    return failed_subtests
 
 
 @dataclasses.dataclass(eq=False, repr=False)
