@@ -36,7 +36,8 @@ class Subject(Protocol):
         counts_running_frames: whether what a running frame holds was left behind. A local variable of a function's
             caller was; what a frame of pytest or a plugin holds goes when that frame returns.
         rebuilds: whether a re-run sets up wider fixtures again that its first run has torn down.
-        stays: whether these are to stay set up from one re-run to the next, until `confirming` ends. The check decides.
+        stays: whether these are to stay set up from one re-run to the next, until `confirming` ends: the first run may have left
+            something in them, as is known before the check, or found by it.
     """
 
     nodeid: str

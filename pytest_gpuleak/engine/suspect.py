@@ -56,7 +56,7 @@ class SuspectCheck:
             first.seen()
         with self._suspect.guard(COUNTERS):
             evidence.programs.end_first_run()
-        if self._suspect.subject.rebuilds and (self._left_in_released() or evidence.suspects_beside()):
+        if self._suspect.subject.stays or (self._suspect.subject.rebuilds and evidence.suspects_beside()):
             self._begin_to_stay()
         with contextlib.ExitStack() as until_judged:
             until_judged.enter_context(evidence.untracked.following())
@@ -109,11 +109,6 @@ class SuspectCheck:
                 self._step = "10 sure from a settled state"
         self._run_for_lines(recorded=evidence.begin_record())
         return ""
-
-    def _left_in_released(self) -> bool:
-        with self._suspect.guard(COUNTERS):
-            return self._suspect.tracker.left_in_released(self._suspect.policy)
-        return False
 
     def _begin_to_stay(self) -> None:
         """Have the wider fixtures that re-runs set up stay: the first run may have left something in those that it has ended."""

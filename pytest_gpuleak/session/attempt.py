@@ -68,6 +68,8 @@ class EndedRun:
     seen: Callable[[], object]
     rebuilt: Sequence[OwnedSetup] = ()
     """The wider fixtures that were torn down, and are set up again for a re-run."""
+    left_in_fixtures: bool = False
+    """Whether the test may have left something in these."""
 
 
 class AttemptLog:

@@ -253,8 +253,8 @@ class LeakCheck:
         if arrays:
             garbage, growth = self._collect_garbage(arrays, growth, ended)
         growth, suspected = self._suspects(growth, policy, arrays or processes)
-        suspected |= bool(released and policy.confirm) and tracker.left_in_released(policy)
-        if suspected:
+        ended.left_in_fixtures = bool(released and policy.confirm) and tracker.left_in_released(policy)
+        if suspected or ended.left_in_fixtures:
             stop_timer(item)
             findings = self._check_suspect(ended, growth, arrays, processes, garbage)
         elif garbage is not None:
@@ -310,6 +310,7 @@ class LeakCheck:
         from pytest_gpuleak.engine.suspect_evidence import FirstRun
 
         subject = self._subject(ended)
+        subject.stays = ended.left_in_fixtures
         self.late.prepare(at_once=self.baseline is not None and not self.baseline.lists(item.nodeid))
         check = SuspectCheck(Suspect(self.tracker, self.knowledge, subject, attempt.policy), item)
         began = perf_counter()

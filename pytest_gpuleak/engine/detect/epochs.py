@@ -135,9 +135,8 @@ class EpochDetector:
         if not self.sees_only_young:
             return False
         types = array_types(self.frameworks)
-        hold_arrays(
-            select_arrays(get_objects(), types), self.frameworks
-        )  # makes the objects of their storages, as old as they
+        # To hold arrays makes the objects of their storages, which are as old as they: a fixture's setup would be given these.
+        hold_arrays(select_arrays(get_objects(), types), self.frameworks)
         arrays = select_arrays(get_objects(), types)
         handles = hold_arrays(arrays, self.frameworks)
         self._older = {array_key(array, self.frameworks): handles[id(array)] for array in arrays}

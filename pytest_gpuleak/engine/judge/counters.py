@@ -177,9 +177,8 @@ def _judge_device(
     if grows or (not again and policy.confirm == 0):
         failed = policy.growing_bytes is not None and first > policy.growing_bytes
     else:
-        has_stayed = len(evidence.alive) <= len(
-            runs
-        )  # else it went with wider fixtures, which a re-run has set up again
+        # What is measured from a re-run on, which has set up wider fixtures again, went with these after the first run.
+        has_stayed = len(evidence.alive) <= len(runs)
         failed = first >= policy.retained_bytes and device not in runs[0].growth.first_used and has_stayed
     if not (failed or grows) and first < policy.retained_bytes:
         return None
