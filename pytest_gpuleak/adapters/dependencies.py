@@ -1,4 +1,4 @@
-"""Import the plugin's own dependencies as installed: calling a test's mock would change its recorded calls."""
+"""Put things in their place for a while: dependencies as installed, since a test's mock records calls, and functions of ours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuleak.heap.safe_access import module_dict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
 
 _ModuleSpec: Final = type(types.__spec__)
 _ABSENT: Final = object()
@@ -76,3 +77,15 @@ def _entries(package: str) -> dict[str, Any]:
         for name, module in list(dict.items(sys.modules))
         if type(name) is str and (name == package or name.startswith(f"{package}."))
     }
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, function: Callable[..., object]) -> Iterator[None]:
+    """Put a function in the place of an attribute within the context. What other code has put there meanwhile stays."""
+    real = getattr(owner, name)
+    setattr(owner, name, function)
+    try:
+        yield
+    finally:
+        if getattr(owner, name, None) is function:
+            setattr(owner, name, real)

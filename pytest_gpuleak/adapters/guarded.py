@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pytest_gpuleak.adapters import answers
 from pytest_gpuleak.adapters.arrays import ALWAYS
-from pytest_gpuleak.adapters.late_arrays import ArrayHandle
+from pytest_gpuleak.adapters.late import ArrayHandle
 from pytest_gpuleak.adapters.protocol import ArrayFramework
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Autograd, Contribution
     from pytest_gpuleak.model.readings import ArrayReading, DeviceSpace, MemoryRange
     from pytest_gpuleak.model.source_files import Origin
+
 
 OriginLog: TypeAlias = "Mapping[int, Origin]"
 """The creating line by storage key (`ArrayReading.storage`)."""
@@ -337,3 +339,20 @@ class Framework(Protocol):
         It is called in the midst of that, on any thread: it must not use the framework. None: the framework cannot tell.
         """
         return None
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceStep:
+    """A `SettleStep` that calls `act`, which raises where it may not act now; `what` says in words what it waits for."""
+
+    act: Callable[[], object]
+    what: str = "waiting for the device"
+    collects: bool = False
+
+    def steps(self) -> Iterator[None]:
+        """Act once."""
+        try:
+            self.act()
+        except Exception:  # noqa: BLE001 - the next reading reports a failed device
+            return
+        yield

@@ -11,7 +11,7 @@ from pytest_gpuleak.adapters.cupy.framework import CupyFramework
 from pytest_gpuleak.adapters.frameworks import Frameworks
 from pytest_gpuleak.adapters.jax.framework import JaxFramework
 from pytest_gpuleak.adapters.mlx.framework import MlxFramework
-from pytest_gpuleak.adapters.numpy.array_references import ArrayReferences
+from pytest_gpuleak.adapters.numpy import known_arrays
 from pytest_gpuleak.adapters.numpy.framework import NumpyFramework
 from pytest_gpuleak.adapters.tensorflow.framework import TensorFlowFramework
 from pytest_gpuleak.adapters.torch.framework import TorchFramework
@@ -35,7 +35,7 @@ FRAMEWORKS: Final[tuple[Callable[[], Framework], ...]] = (
 )
 """The plugin's frameworks, a factory each. Creating a framework does not import the library."""
 
-_ARRAY_REFERENCES: Final = ArrayReferences()
+_ARRAY_REFERENCES: Final = known_arrays.ArrayReferences()
 
 
 def own_frameworks() -> Frameworks:
@@ -98,30 +98,28 @@ def opened_count() -> int:
     """Return a number that grows with each file that is opened and that the collector does not track; cheap."""
     if "safetensors" not in sys.modules:
         return 0
-    from pytest_gpuleak.adapters.safetensors.files import opened_count as found
+    from pytest_gpuleak.adapters.safetensors import opened_count as found
 
     return found()
 
 
 def mapped_files() -> dict[int, tuple[str, int]]:
     """Return the path and the bytes of each map of such a file, by its address."""
-    from pytest_gpuleak.adapters.safetensors.files import mapped_files as found
+    from pytest_gpuleak.adapters.safetensors import mapped_files as found
 
     return found()
 
 
 def open_file_class() -> type | None:
     """Return the class of such files; None until it is imported."""
-    from pytest_gpuleak.adapters.safetensors.files import file_class
+    from pytest_gpuleak.adapters.safetensors import file_class
 
     return file_class()
 
 
 def module_arrays() -> MetArrays:
     """Return the untracked arrays that modules hold."""
-    from pytest_gpuleak.adapters.numpy.module_arrays import module_arrays as found
-
-    return found()
+    return known_arrays.module_arrays()
 
 
 def untracked_array_counts() -> list[int]:
@@ -144,9 +142,7 @@ def have_added_arrays(before: list[int], now: list[int]) -> bool | None:
 
 def arrays_in(objects: list[object]) -> MetArrays:
     """Return the untracked arrays in these objects."""
-    from pytest_gpuleak.adapters.numpy.module_arrays import arrays_in as found
-
-    return found(objects)
+    return known_arrays.arrays_in(objects)
 
 
 def untracked_arrays() -> UntrackedArrays:

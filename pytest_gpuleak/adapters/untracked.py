@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuleak.adapters.late_arrays import ArrayHandle
+    from pytest_gpuleak.adapters.late import ArrayHandle
     from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
 
 LEAST_HELD: Final = 64 * 1024

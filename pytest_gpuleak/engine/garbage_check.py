@@ -13,7 +13,7 @@ from pytest_gpuleak.engine.detect.young_arrays import make_cycle_young
 from pytest_gpuleak.engine.judge.arrays import judge_cycles
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Settling
 from pytest_gpuleak.engine.stages import CYCLES, READ
-from pytest_gpuleak.heap.weak_references import has_weak_references
+from pytest_gpuleak.heap.safe_access import has_weak_references
 from pytest_gpuleak.model.findings import Judged
 
 if TYPE_CHECKING:

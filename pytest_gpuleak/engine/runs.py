@@ -24,8 +24,8 @@ from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Settling, rounds
 from pytest_gpuleak.engine.stages import READ
 from pytest_gpuleak.engine.survivors import Survivors
 from pytest_gpuleak.heap.collector import calling, get_objects
+from pytest_gpuleak.heap.safe_access import has_weak_references
 from pytest_gpuleak.heap.threads import others_work, running_threads
-from pytest_gpuleak.heap.weak_references import has_weak_references
 from pytest_gpuleak.model.evidence import Evidence, Keeper
 from pytest_gpuleak.model.readings import bytes_by_device
 

@@ -6,7 +6,7 @@ import dataclasses
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pytest_gpuleak.adapters.host.counter_probe import CounterProbe
+from pytest_gpuleak.adapters.host.probes import CounterProbe
 from pytest_gpuleak.adapters.probe_protocol import HostGrowth
 from pytest_gpuleak.explain.edge_to_edit import omitted_edges
 from pytest_gpuleak.explain.edges.lookups import Lookups

@@ -8,10 +8,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.creation_lines import OriginTable
-from pytest_gpuleak.adapters.process_objects import field_of, pid_of
 from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.collector import get_objects, whole_heap
-from pytest_gpuleak.heap.safe_access import is_subclass, mro
+from pytest_gpuleak.heap.safe_access import field_of, is_subclass, mro, pid_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
 mro: Final[Callable[[type], tuple[type, ...]]] = vars(type)["__mro__"].__get__
 """Return a class's method resolution order."""
 
@@ -342,3 +343,34 @@ def _weak_text(key: object) -> str | None:
     if referent is None:
         return "<dead weakref>"
     return f"<weakref to {definition_name(referent) or class_label(type(referent))}>"
+
+
+def pid_of(process: Any) -> int | None:
+    """Return the pid of a started ``multiprocessing`` process; None for any other object."""
+    pid = field_of(field_of(process, "_popen"), "pid")
+    return pid if type(pid) is int else None
+
+
+def field_of(value: Any, name: str) -> Any:
+    """Return an attribute from the instance's own dict: runs no property or `__getattr__` of a user's class."""
+    try:
+        return object.__getattribute__(value, "__dict__").get(name)
+    except AttributeError:
+        return None
+
+
+_OFFSET: Final[Any] = type.__dict__.get("__weakrefoffset__")
+"""Reads from a class where its objects keep their weak references; None on PyPy, where all objects may have some."""
+
+
+def has_weak_references(value: object) -> bool:
+    """Tell whether objects of its type support weak references, without running its code."""
+    return _OFFSET is None or bool(_OFFSET.__get__(type(value)))
+
+
+def weak_reference(value: object) -> Callable[[], object | None] | None:
+    """Return a weak reference; None for a type without any."""
+    try:
+        return weakref.ref(value) if has_weak_references(value) else None
+    except TypeError:  # PyPy's built-in types
+        return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.adapters.numpy.array_references import ArrayReferences
+from pytest_gpuleak.adapters.numpy.known_arrays import ArrayReferences
 from pytest_gpuleak.adapters.registry import have_added_arrays
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import types
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from pytest_gpuleak.adapters.late_class import LateClass
+from pytest_gpuleak.adapters.late import LateClass
 
 if TYPE_CHECKING:
     import pytest

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.adapters.processes.use import ProcessUse, read_use
+from pytest_gpuleak.adapters.processes.usage import ProcessUse, read_use
 from pytest_gpuleak.session.features.children import patience as patience_module
 from pytest_gpuleak.session.features.children.patience import HINDERED_S, LOOK_S, Patience
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from pytest_gpuleak.adapters.nvml.driver import LazyNvml
 from pytest_gpuleak.adapters.nvml.readings import NvmlReading, ProcessMemory
-from pytest_gpuleak.adapters.processes import memory as process_memory
-from pytest_gpuleak.adapters.processes.memory import own_bytes
+from pytest_gpuleak.adapters.processes import usage as process_memory
+from pytest_gpuleak.adapters.processes.usage import own_bytes
 from pytest_gpuleak.engine.detect import helper_memory
 from pytest_gpuleak.engine.detect.helper_memory import HelperWatch
 from pytest_gpuleak.engine.detect.processes import Children

@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 
 from pytest_gpuleak.adapters.arrays import _HEAP_TYPE, _outlives_tests, _read_flags
-from pytest_gpuleak.adapters.host.glibc import mallinfo
+from pytest_gpuleak.adapters.host.heap_reader import mallinfo
 from pytest_gpuleak.engine.detect import young_arrays
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.collector import epochs_supported
 from pytest_gpuleak.heap.collector_rules import is_free_threaded
 from pytest_gpuleak.heap.reference_counts import LOOKUP_REFERENCES
 from pytest_gpuleak.heap.referrers import untouchable_modules
+from pytest_gpuleak.heap.safe_access import has_weak_references
 from pytest_gpuleak.heap.type_sieve import HAVE_GC
 from pytest_gpuleak.heap.walk import Sizes
-from pytest_gpuleak.heap.weak_references import has_weak_references
 
 pytestmark = pytest.mark.interpreter
 

@@ -16,8 +16,8 @@ from pytest_gpuleak.engine.settle import steps as settle_steps
 from pytest_gpuleak.engine.settle.steps import Call, Collection, Settling, settle_steps_of
 from pytest_gpuleak.heap.collector import GcView, epochs_supported
 from pytest_gpuleak.heap.frames import running_frames
+from pytest_gpuleak.heap.safe_access import has_weak_references
 from pytest_gpuleak.heap.threads import other_frames, others_work, running_threads
-from pytest_gpuleak.heap.weak_references import has_weak_references
 
 pytestmark = pytest.mark.interpreter
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.adapters.late_devices import LateDevices
+from pytest_gpuleak.adapters.late import LateDevices
 from pytest_gpuleak.adapters.probe_protocol import DeviceReading, HostProbe, total_of
 from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.engine.detect.counters import CounterWatch

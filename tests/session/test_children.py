@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pytest
 
-from pytest_gpuleak.adapters.processes.use import ProcessUse
+from pytest_gpuleak.adapters.processes.usage import ProcessUse
 from pytest_gpuleak.child import hook
 from pytest_gpuleak.engine.subject import RerunResult
 from pytest_gpuleak.model.finding_codec import encode_finding

@@ -5,9 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.adapters.late_arrays import LateArrays
-from pytest_gpuleak.adapters.late_class import LateClass
-from pytest_gpuleak.adapters.late_devices import LateDevices
+from pytest_gpuleak.adapters.late import LateArrays, LateClass, LateDevices
 from pytest_gpuleak.adapters.protocol import Framework
 from pytest_gpuleak.heap import safe_access
 
@@ -81,7 +79,7 @@ class CupyFramework(Framework):
         """Return the steps for the devices that CuPy has used; none before."""
         if safe_access.loaded("cupy", "cuda") is None:
             return ()
-        from pytest_gpuleak.adapters.cupy.settle_steps import device_steps
+        from pytest_gpuleak.adapters.cupy.pools import device_steps
 
         return device_steps()
 

@@ -1,15 +1,24 @@
-"""Find CuPy's memory pool of each device without CUDA: in a tuple since CuPy 14, in a dict before (memory.pyx)."""
+"""Find CuPy's memory pool of each device without CUDA, read its counters, and free what CuPy caches.
+
+The pools are in a tuple since CuPy 14, in a dict before (memory.pyx). No step initialises CUDA, or runs during a capture,
+which it would end.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from gc import get_referents
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading, total_of
+from pytest_gpuleak.adapters.protocol import DeviceStep
 from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pytest_gpuleak.adapters.protocol import SettleStep
+
 
 _MEMORY: Final = "cupy.cuda.memory"
 _FUNCTIONS: Final = frozenset({"builtin_function_or_method", "cython_function_or_method"})
@@ -86,3 +95,39 @@ def free_blocks() -> bool:
     for pool in pools:
         pool.free_all_blocks()
     return bool(pools)
+
+
+def device_steps() -> Sequence[SettleStep]:
+    """Return the steps, cheapest first; none before CuPy has taken memory from a device."""
+    if not used_devices():
+        return ()
+    return (
+        DeviceStep(partial(_on_used_devices, lambda device: device.synchronize()), "waiting for CuPy's device"),
+        DeviceStep(partial(_on_used_devices, clear_plans), "clearing CuPy's FFT plans"),
+        DeviceStep(partial(_on_used_devices, _free_pinned), "freeing CuPy's pinned memory"),
+        DeviceStep(partial(_on_used_devices, lambda _: free_blocks()), "freeing CuPy's free blocks"),
+    )
+
+
+def _on_used_devices(act: Callable[[Any], object]) -> None:
+    """Act on each device in use. Raises CuPy's errors, and RuntimeError during a capture."""
+    cuda = safe_access.loaded("cupy", "cuda")
+    if cuda.get_current_stream().is_capturing():
+        raise RuntimeError("the capture would end")
+    for index in used_devices():
+        device = cuda.Device(index)
+        with device:
+            act(device)
+
+
+def clear_plans(_: Any) -> None:
+    """Clear the current thread's FFT plans for the current device, with their work areas."""
+    plans = safe_access.loaded("cupy.fft._cache", "get_plan_cache")
+    if plans is not None:
+        plans().clear()
+
+
+def _free_pinned(_: Any) -> None:
+    pool = safe_access.loaded("cupy", "_default_pinned_memory_pool")
+    if pool is not None:
+        pool.free_all_blocks()

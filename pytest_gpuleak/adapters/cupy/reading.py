@@ -7,7 +7,7 @@ import gc
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.creation_lines import OriginTable
-from pytest_gpuleak.adapters.late_arrays import ArrayHandle
+from pytest_gpuleak.adapters.late import ArrayHandle
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.reference_counts import getrefcount
 from pytest_gpuleak.heap.threads import started_threads
@@ -16,7 +16,7 @@ from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pytest_gpuleak.adapters.late_class import LateClass
+    from pytest_gpuleak.adapters.late import LateClass
     from pytest_gpuleak.adapters.protocol import OriginLog
 
 _LENT: Final = "DLPackMemory"

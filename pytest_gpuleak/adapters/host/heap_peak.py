@@ -16,7 +16,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.creation_lines import origin_at
-from pytest_gpuleak.adapters.replaced import replaced
+from pytest_gpuleak.adapters.dependencies import replaced
 from pytest_gpuleak.model.peak_parts import Peak, PeakMoment, PeakPart
 
 if TYPE_CHECKING:

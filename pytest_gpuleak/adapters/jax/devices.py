@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.device_step import DeviceStep
 from pytest_gpuleak.adapters.jax.lookup import backend_names, loaded_backends
 from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
+from pytest_gpuleak.adapters.protocol import DeviceStep
 
 if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import SettleStep

@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.jax.lookup import ARRAYS, TRACERS, loaded_backends
-from pytest_gpuleak.adapters.late_arrays import ArrayHandle, LateArrays
-from pytest_gpuleak.adapters.late_devices import LateDevices
+from pytest_gpuleak.adapters.late import ArrayHandle, LateArrays, LateDevices
 from pytest_gpuleak.adapters.protocol import Framework
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.own_collections import RELAXERS

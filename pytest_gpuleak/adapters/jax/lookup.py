@@ -6,7 +6,7 @@ import sys
 import types
 from typing import Any
 
-from pytest_gpuleak.adapters.late_class import LateClass
+from pytest_gpuleak.adapters.late import LateClass
 from pytest_gpuleak.heap import safe_access
 
 _NATIVE = ("jaxlib._jax", "jaxlib.xla_extension")

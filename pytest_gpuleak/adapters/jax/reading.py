@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuleak.adapters import buffer_protocol
 from pytest_gpuleak.adapters.creation_lines import MAX_CODE_LENGTH, origin_at, printable
 from pytest_gpuleak.adapters.jax.devices import device_name
-from pytest_gpuleak.adapters.late_arrays import ArrayHandle
+from pytest_gpuleak.adapters.late import ArrayHandle
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.model.readings import TRACE, ArrayReading, MemoryRange
 

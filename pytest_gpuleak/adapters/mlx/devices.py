@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.adapters.device_step import DeviceStep
-from pytest_gpuleak.adapters.mlx.native import call
-from pytest_gpuleak.adapters.mlx.reading import DEVICE
+from pytest_gpuleak.adapters.mlx.reading import DEVICE, call
 from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
+from pytest_gpuleak.adapters.protocol import DeviceStep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

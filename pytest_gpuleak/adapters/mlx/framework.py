@@ -5,9 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.adapters.late_arrays import LateArrays
-from pytest_gpuleak.adapters.late_class import LateClass
-from pytest_gpuleak.adapters.late_devices import LateDevices
+from pytest_gpuleak.adapters.late import LateArrays, LateClass, LateDevices
 from pytest_gpuleak.adapters.protocol import Framework
 from pytest_gpuleak.heap import safe_access
 
@@ -83,6 +81,6 @@ class MlxFramework(Framework):
         """Note the random generator's state; return the function that restores it."""
         if safe_access.loaded("mlx.core", "array") is None:
             return ()
-        from pytest_gpuleak.adapters.mlx.native import keep_random_state
+        from pytest_gpuleak.adapters.mlx.reading import keep_random_state
 
         return keep_random_state()

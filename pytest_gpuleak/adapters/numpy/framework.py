@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.late_class import LateClass
+from pytest_gpuleak.adapters.late import LateClass
 from pytest_gpuleak.adapters.protocol import ArrayFramework, Framework
 from pytest_gpuleak.heap import safe_access
 

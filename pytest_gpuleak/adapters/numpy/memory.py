@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path, PosixPath, WindowsPath
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.adapters.late_arrays import ArrayHandle
+from pytest_gpuleak.adapters.late import ArrayHandle
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.walk import is_map

@@ -9,8 +9,8 @@ import sys
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.adapters.process_objects import field_of, pid_of
 from pytest_gpuleak.adapters.registry import own_frameworks
+from pytest_gpuleak.heap.safe_access import field_of, pid_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -6,11 +6,17 @@ import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.late_arrays import LateArrays
-from pytest_gpuleak.adapters.late_devices import LateDevices
+from pytest_gpuleak.adapters.late import LateArrays, LateDevices
 from pytest_gpuleak.adapters.protocol import Framework
-from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, OPS, TENSORS, eager_context, loaded_names
-from pytest_gpuleak.adapters.tensorflow.traces import count_traces, traced_functions
+from pytest_gpuleak.adapters.tensorflow.lookup import (
+    CONTEXT,
+    OPS,
+    TENSORS,
+    count_traces,
+    eager_context,
+    loaded_names,
+    traced_functions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
     from pytest_gpuleak.adapters.protocol import OriginLog, Restore, SettleStep
-    from pytest_gpuleak.adapters.tensorflow.cpu_pool import CpuPool
+    from pytest_gpuleak.adapters.tensorflow.devices import CpuPool
 
 
 class TensorFlowArrays(LateArrays):
@@ -90,7 +96,7 @@ class TensorFlowFramework(Framework):
 
     @cached_property
     def _cpu_pool(self) -> CpuPool:
-        from pytest_gpuleak.adapters.tensorflow.cpu_pool import CpuPool
+        from pytest_gpuleak.adapters.tensorflow.devices import CpuPool
 
         return CpuPool()
 

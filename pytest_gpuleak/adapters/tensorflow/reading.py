@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_gpuleak.adapters.late_arrays import ArrayHandle
+from pytest_gpuleak.adapters.late import ArrayHandle
 from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, TENSORS, eager_context, loaded_names
 from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
 

@@ -7,7 +7,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.replaced import replaced
+from pytest_gpuleak.adapters.dependencies import replaced
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch, torch_module
 
 if TYPE_CHECKING:

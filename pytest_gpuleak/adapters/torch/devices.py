@@ -1,4 +1,4 @@
-"""Read the memory of torch's devices from their own allocators. torch is looked up, never imported.
+"""Read the memory of torch's devices from their own allocators, and watch what empties them. torch is looked up, never imported.
 
 A device is read once its allocator has served this process. CUDA and ROCm (both `cuda`): `torch._C._cuda_memoryStats`,
 which copies counters without a call to the device (CUDACachingAllocator.cpp, `getStats`), blocks of `MemPool` and
@@ -9,6 +9,8 @@ active bytes (CUDAMallocAsyncAllocator.cpp). Where nothing is counted, `TorchDev
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import re
 import sys
@@ -16,16 +18,17 @@ from operator import methodcaller
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.adapters.dependencies import replaced
 from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
 from pytest_gpuleak.adapters.torch.lookup import MODULES, accelerator_names, loaded_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pytest_gpuleak.adapters.probe_protocol import AroundCall
-    from pytest_gpuleak.adapters.torch.cache_calls import CacheCalls
     from pytest_gpuleak.adapters.torch.peak_counters import DeviceCounters, PeakView
+
 
 TOO_LARGE = 1 << 63
 """Counters from here up are negative numbers read as unsigned."""
@@ -120,8 +123,6 @@ class TorchDevices(DeviceProbe):
 
     def pass_cache_calls(self, around: AroundCall) -> None:
         """Wrap `empty_cache` once a device is in use: before, it does nothing."""
-        from pytest_gpuleak.adapters.torch.cache_calls import CacheCalls
-
         self._cache_calls = CacheCalls(around)
 
     def stop(self) -> None:
@@ -277,3 +278,46 @@ def checked(figures: Mapping[str, int | None]) -> DeviceReading | None:
     if "reserved_peak" in sound and sound["reserved_peak"] < sound.get("reserved", allocated):
         del sound["reserved_peak"]
     return DeviceReading(**sound)
+
+
+_NATIVE = ("_cuda_emptyCache", "_accelerator_emptyCache")
+"""Functions of `torch._C` that `torch.cuda.empty_cache` and `torch.accelerator.empty_cache` look up at each call
+(torch/cuda/memory.py, torch/accelerator/memory.py): a user's name bound to either is met too."""
+
+
+class CacheCalls:
+    """The functions that are wrapped. `around` is handed each call, and returns what it returns."""
+
+    def __init__(self, around: AroundCall) -> None:
+        self._around: AroundCall | None = around
+        self._wrapped: set[tuple[int, str]] = set()
+        self._undo = contextlib.ExitStack()
+
+    def watch(self, torch: Any, device_type: str) -> None:
+        """Wrap the functions for a type of device that the process has used."""
+        for name in _NATIVE:
+            self._wrap(torch._C, name)
+        if device_type != "cuda":
+            self._wrap(getattr(torch, device_type, None), "empty_cache")
+
+    def remove(self) -> None:
+        """Restore the functions. A wrapper that other code has wrapped stays, and passes calls on."""
+        self._around = None
+        self._undo.close()
+        self._wrapped.clear()
+
+    def _wrap(self, owner: Any, name: str) -> None:
+        real = getattr(owner, name, None)
+        if real is not None and (id(owner), name) not in self._wrapped:
+            self._wrapped.add((id(owner), name))
+            self._undo.enter_context(replaced(owner, name, self._wrapper(real)))
+
+    def _wrapper(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def empty_cache(*arguments: Any, **named: Any) -> Any:
+            __tracebackhide__ = True
+            if self._around is None:
+                return real(*arguments, **named)
+            return self._around(functools.partial(real, *arguments, **named))
+
+        return empty_cache

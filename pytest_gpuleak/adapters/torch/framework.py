@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.arrays import ALWAYS
-from pytest_gpuleak.adapters.late_arrays import LateArrays
+from pytest_gpuleak.adapters.late import LateArrays
 from pytest_gpuleak.adapters.protocol import Framework
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
 from pytest_gpuleak.adapters.torch.devices import TorchDevices
@@ -182,7 +182,7 @@ class TorchFramework(Framework):
 
     def unread_arrays(self, devices: set[str]) -> Mapping[str, list[object] | None]:
         """Return the gradients that were never read from Python, by device; None where they could not all be read."""
-        from pytest_gpuleak.adapters.torch.unread_gradients import reveal
+        from pytest_gpuleak.adapters.torch.graph_size import reveal
 
         return reveal(devices)
 
@@ -244,7 +244,7 @@ class TorchFramework(Framework):
 
     def in_place(self) -> AbstractContextManager[None]:
         """Restore torch in `sys.modules` within the context."""
-        from pytest_gpuleak.adapters.torch.in_place import torch_in_place
+        from pytest_gpuleak.adapters.torch.states import torch_in_place
 
         return torch_in_place()
 

@@ -1,20 +1,21 @@
-"""Measure the memory that the autograd graph of leaked tensors retains, as after ``history.append(loss)``."""
+"""Measure what the autograd graph of leaked tensors retains, as after ``history.append(loss)``, and reveal unread gradients."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.adapters.arrays import select_arrays
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
 from pytest_gpuleak.adapters.torch.autograd_walk import MAX_NODES, GraphWalk
 from pytest_gpuleak.adapters.torch.backward_pass import no_backward_running
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.collector import PausedCollector
+from pytest_gpuleak.heap.budget import Budget
+from pytest_gpuleak.heap.collector import PausedCollector, get_objects
 from pytest_gpuleak.model.findings import NOT_READ, Autograd
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from pytest_gpuleak.heap.budget import Budget
 
 _STEPS_A_TENSOR: Final = 32
 """Cost of reading a tensor, in steps of `Budget.worked`."""
@@ -85,3 +86,37 @@ def _contents(value: Any) -> list[Any]:
     if type(value) is dict:
         return list(value.values())
     return list(value) if type(value) is tuple or type(value) is list else []
+
+
+STEPS: Final = 10_000_000
+"""Steps (`heap.budget`) of reading the gradients of all live tensors: 300,000."""
+
+
+def reveal(devices: set[str]) -> dict[str, list[object] | None]:
+    """Give gradients of visible tensors on these devices that only C++ knew a lasting Python object; return them by device.
+
+    None stands for gradients that could not all be read, since a backward pass may run or there are too many.
+    """
+    access = TorchAccess.of_loaded()
+    if access is None:
+        return {}
+    with access.quiet(), PausedCollector(), no_backward_running() as resting:
+        if not resting:
+            return dict.fromkeys(devices)
+        tensors: list[Any] = select_arrays(get_objects(), [access.tensor_class])
+        known = {access.storage(tensor) for tensor in tensors} | {None}
+        budget = Budget(STEPS)
+        gradients = _gradients(access, tensors, budget)
+        found = {id(value): value for value in gradients if access.storage(value) not in known}
+        if budget.spent:
+            return dict.fromkeys(devices)
+        by_device = [(str(access.read(value, "device")), value) for value in found.values()]
+        return {device: [value for place, value in by_device if place == device] for device in devices}
+
+
+def _gradients(access: TorchAccess, tensors: list[Any], budget: Budget) -> Iterator[Any]:
+    # Other threads must not be blocked for longer: see `adapters.torch.backward_pass`.
+    for tensor in budget.affordable(tensors, _STEPS_A_TENSOR):
+        gradient = access.read(tensor, "grad") if access.may_have_gradient(tensor) else None
+        if gradient is not None and access.is_tensor(gradient):
+            yield gradient

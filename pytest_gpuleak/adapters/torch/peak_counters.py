@@ -10,7 +10,7 @@ import functools
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.replaced import replaced
+from pytest_gpuleak.adapters.dependencies import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

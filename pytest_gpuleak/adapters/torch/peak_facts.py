@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 from pytest_gpuleak.adapters.arrays import walk_arrays
-from pytest_gpuleak.adapters.replaced import replaced
+from pytest_gpuleak.adapters.dependencies import replaced
 from pytest_gpuleak.adapters.torch.lookup import torch_module
 from pytest_gpuleak.adapters.torch.peak_places import parts_below, registered
 from pytest_gpuleak.heap import safe_access

@@ -6,8 +6,8 @@ import contextlib
 import gc
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.adapters.process_objects import field_of, pid_of
 from pytest_gpuleak.adapters.torch.lookup import torch_module
+from pytest_gpuleak.heap.safe_access import field_of, pid_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

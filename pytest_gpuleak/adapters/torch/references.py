@@ -1,4 +1,4 @@
-"""Find what torch's C++ objects hold: gradients, bases of views, and the contents of autograd graphs.
+"""Find what torch's C++ objects hold: gradients, bases of views, autograd graphs, constants of TorchScript's programs.
 
 The collector sees a node only without other references to it (THPVariable_subclass_traverse; pytorch/pytorch#7343). So
 live objects are asked, cheapest first. Edges are valid code: ``.grad_fn.next_functions[0][0]._saved_self``.
@@ -16,9 +16,8 @@ from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
 from pytest_gpuleak.adapters.torch.autograd_rings import LEAF_HOOKS, kept_below, may_close
 from pytest_gpuleak.adapters.torch.autograd_walk import GraphWalk
 from pytest_gpuleak.adapters.torch.backward_pass import no_backward_running
-from pytest_gpuleak.adapters.torch.lookup import torch_class
+from pytest_gpuleak.adapters.torch.lookup import torch_class, torch_module
 from pytest_gpuleak.adapters.torch.node_hooks import NodeHooks, is_hook_dict
-from pytest_gpuleak.adapters.torch.script_constants import compilation_unit, constants
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.collector import get_objects
 from pytest_gpuleak.heap.hidden_references import Link
@@ -327,3 +326,34 @@ class TorchReferences:
     def root_of(self, value: object) -> str:
         """Return ``hooks of an autograd graph`` for a dict of hooks; else empty."""
         return "hooks of an autograd graph" if is_hook_dict(value) else ""
+
+
+_NODES: Final = "prim::Constant"
+_STEPS_A_PROGRAM: Final = 128
+"""Cost of listing a program's constants, in steps of `Budget.worked`."""
+
+
+def compilation_unit() -> Any:
+    """Return the unit that all programs are compiled into; None if `torch.jit` is not imported.
+
+    `torch.jit.trace` and `torch.jit.script` compile into one unit, which frees no function (torch/jit/_state.py,
+    `_python_cu`). A tensor that a trace meets and that is neither an argument nor part of the module is a constant.
+    """
+    namespace = safe_access.module_dict(torch_module("torch.jit._state"))
+    kind = torch_class("torch._C", "CompilationUnit")
+    unit = None if namespace is None else namespace.get("_python_cu")
+    return unit if kind is not None and safe_access.is_a(unit, kind) else None
+
+
+def constants(unit: Any, shapes: Collection[tuple[int, ...]], budget: Budget) -> Iterator[tuple[Any, str]]:
+    """Yield the constants of these shapes, each with the code that reads it from the unit.
+
+    A constant of another shape is not read: that would give it a Python object for as long as it lives.
+    """
+    for program in budget.affordable(unit.get_functions(), _STEPS_A_PROGRAM):
+        read = f".find_function({program.qualified_name!r}).graph.findAllNodes({_NODES!r})"
+        for index, node in enumerate(program.graph.findAllNodes(_NODES)):
+            if node.hasAttribute("value") and node.kindOf("value") == "t":
+                sizes = node.output().type().sizes()
+                if sizes is not None and tuple(sizes) in shapes:
+                    yield node.t("value"), f"{read}[{index}].t('value')"

@@ -6,10 +6,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.device_step import DeviceStep
+from pytest_gpuleak.adapters.protocol import DeviceStep
 from pytest_gpuleak.adapters.torch.allocator_history import WORKSPACES, marked
-from pytest_gpuleak.adapters.torch.in_place import torch_in_place
 from pytest_gpuleak.adapters.torch.lookup import accelerator_names, loaded_torch
+from pytest_gpuleak.adapters.torch.states import torch_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable

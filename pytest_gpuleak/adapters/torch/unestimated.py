@@ -10,7 +10,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.adapters.replaced import replaced
+from pytest_gpuleak.adapters.dependencies import replaced
 from pytest_gpuleak.adapters.torch.lookup import torch_module
 
 if TYPE_CHECKING:

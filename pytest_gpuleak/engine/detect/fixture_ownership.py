@@ -11,7 +11,7 @@ from pytest_gpuleak.engine.limits import MOST_CONTAINERS
 from pytest_gpuleak.heap.collector import PausedCollector
 from pytest_gpuleak.heap.immortal_containers import is_tracked
 from pytest_gpuleak.heap.referrers import reaches_everything
-from pytest_gpuleak.heap.weak_references import weak_reference
+from pytest_gpuleak.heap.safe_access import weak_reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence

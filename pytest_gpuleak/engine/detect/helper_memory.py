@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_gpuleak.adapters.processes.memory import own_bytes
+from pytest_gpuleak.adapters.processes.usage import own_bytes
 from pytest_gpuleak.model.helpers import MOST_TESTS, WARM_UP, HelperGrowth, HelperMemory, HelperReading
 from pytest_gpuleak.model.readings import HOST
 

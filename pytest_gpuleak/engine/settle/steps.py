@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.engine.limits import ALL_WAITS_S, FIRST_WAIT_S, KNOWN_THREADS_WAIT_S, LONGEST_WAIT_S, MOST_ROUNDS
 from pytest_gpuleak.engine.stages import CheckTimeoutError
 from pytest_gpuleak.heap.collector import collect_recent, collect_whole, collect_young, current_view, get_objects
+from pytest_gpuleak.heap.safe_access import weak_reference
 from pytest_gpuleak.heap.threads import others_work, running_threads
-from pytest_gpuleak.heap.weak_references import weak_reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

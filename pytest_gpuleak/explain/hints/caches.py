@@ -87,7 +87,7 @@ script_constant: Final = Pattern(
     type=r"torch\.jit\.CompilationUnit",
     kinds=(),
 )
-"""A tensor that became a constant when `torch.jit.trace` met it (`adapters.torch.script_constants`)."""
+"""A tensor that became a constant when `torch.jit.trace` met it (`adapters.torch.references`)."""
 
 
 def cached_property(trail: Trail) -> str | None:

@@ -203,7 +203,7 @@ def test_a_fixture_that_cannot_be_checked_costs_no_test_its_verdict(
 
 
 def test_a_counter_that_fails_is_a_fault_of_the_session(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_gpuleak.adapters.host.heap_probe import HeapProbe
+    from pytest_gpuleak.adapters.host.probes import HeapProbe
 
     monkeypatch.setattr(HeapProbe, "read", broken)
     found = run("def test_it():\n    pass\n", "--gpu-leak-strict")
@@ -213,7 +213,7 @@ def test_a_counter_that_fails_is_a_fault_of_the_session(run: Runner, monkeypatch
 
 
 def test_a_counter_that_the_machine_does_not_have_is_none(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_gpuleak.adapters.host.heap_probe import HeapProbe
+    from pytest_gpuleak.adapters.host.probes import HeapProbe
     from pytest_gpuleak.model.readings import ProbeUnavailable
 
     def unavailable(_: object) -> None:

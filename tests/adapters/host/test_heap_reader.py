@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.adapters.host.glibc import mallinfo
-from pytest_gpuleak.adapters.host.heap_reader import FEW_CHUNKS, AddressSpace, BoundedReader
+from pytest_gpuleak.adapters.host.heap_reader import FEW_CHUNKS, AddressSpace, BoundedReader, mallinfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -164,7 +163,7 @@ import sys, threading
 
 from mmap import PAGESIZE
 
-from pytest_gpuleak.adapters.host.glibc import mallinfo
+from pytest_gpuleak.adapters.host.heap_reader import mallinfo
 from pytest_gpuleak.adapters.host.heap_reader import AddressSpace
 
 space, heap, kept = AddressSpace(), mallinfo(), []

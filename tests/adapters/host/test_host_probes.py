@@ -12,10 +12,8 @@ import psutil
 import pytest
 
 from pytest_gpuleak.adapters.host import heap_reader
-from pytest_gpuleak.adapters.host.counter_probe import ResidentSetProbe
-from pytest_gpuleak.adapters.host.glibc import mallinfo
-from pytest_gpuleak.adapters.host.heap_probe import HeapProbe
-from pytest_gpuleak.adapters.host.modes import NAMES, host_probes
+from pytest_gpuleak.adapters.host.heap_reader import mallinfo
+from pytest_gpuleak.adapters.host.probes import NAMES, HeapProbe, ResidentSetProbe, host_probes
 from pytest_gpuleak.adapters.host.tracemalloc_probe import TracemallocProbe
 from pytest_gpuleak.explain.large_objects import recorder_of
 from pytest_gpuleak.model.readings import ProbeUnavailable

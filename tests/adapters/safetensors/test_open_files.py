@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.adapters.safetensors.files import file_class, mapped_files, opened_count
+from pytest_gpuleak.adapters.safetensors import file_class, mapped_files, opened_count
 
 if TYPE_CHECKING:
     from tests.conftest import Runner
@@ -139,5 +139,5 @@ def test_a_search_that_was_cut_hides_no_leak(
 def test_without_safetensors_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "safetensors", raising=False)
     assert (file_class(), opened_count()) == (None, 0)
-    monkeypatch.setattr("pytest_gpuleak.adapters.safetensors.files._MAPS", pathlib.Path("/nowhere"))
+    monkeypatch.setattr("pytest_gpuleak.adapters.safetensors._MAPS", pathlib.Path("/nowhere"))
     assert mapped_files() == {}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.adapters.late_class import LateClass
+from pytest_gpuleak.adapters.late import LateClass
 from pytest_gpuleak.adapters.tensorflow import lookup, reading
 from pytest_gpuleak.adapters.tensorflow.devices import TensorFlowDevices, background_steps
 from pytest_gpuleak.adapters.tensorflow.framework import TensorFlowArrays, TensorFlowFramework

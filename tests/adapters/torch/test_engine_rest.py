@@ -16,8 +16,7 @@ import pytest
 
 from pytest_gpuleak.adapters.torch import backward_pass
 from pytest_gpuleak.adapters.torch.backward_pass import no_backward_running
-from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph
-from pytest_gpuleak.adapters.torch.unread_gradients import reveal
+from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph, reveal
 from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.model.findings import NOT_READ
 

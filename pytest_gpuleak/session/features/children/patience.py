@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.adapters.processes.use import ProcessUse, read_use
+from pytest_gpuleak.adapters.processes.usage import ProcessUse, read_use
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,7 +6,7 @@ import os
 from _thread import get_ident
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.adapters.cuda_contexts import has_context
+from pytest_gpuleak.adapters.nvml.driver import has_context
 from pytest_gpuleak.session.frameworks import shared_frameworks
 
 if TYPE_CHECKING:

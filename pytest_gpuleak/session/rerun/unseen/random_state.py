@@ -14,8 +14,7 @@ from pytest_gpuleak.adapters.registry import untracked_generator_class
 from pytest_gpuleak.heap.collector import current_view, instances_of, whole_heap
 from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.referrers import untracked_instances_of
-from pytest_gpuleak.heap.safe_access import class_dict, in_package, slot, subclasses
-from pytest_gpuleak.heap.weak_references import has_weak_references
+from pytest_gpuleak.heap.safe_access import class_dict, has_weak_references, in_package, slot, subclasses
 from pytest_gpuleak.session.rerun.unseen.restoring import Restore, if_loaded, keep_each, keep_names
 
 if TYPE_CHECKING:

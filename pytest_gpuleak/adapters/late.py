@@ -1,20 +1,91 @@
-"""Read a framework's arrays by code that the first array loads: most suites have one framework."""
+"""Reach a framework once the tests have imported it: its class, its devices and its arrays. Most suites have one framework."""
 
 from __future__ import annotations
 
+import sys
 import weakref
 from contextlib import nullcontext
 from types import NoneType
 from typing import TYPE_CHECKING, Protocol
 
+from pytest_gpuleak.adapters.arrays import ALWAYS
+from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
 from pytest_gpuleak.adapters.protocol import ArrayFramework
+from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
+    from pytest_gpuleak.adapters.probe_protocol import DeviceReading
     from pytest_gpuleak.adapters.protocol import OriginLog, StorageHandle
     from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
+
+
+class LateClass:
+    """The first of `names` that is a class in an extension `module`, and that `accepts` takes for the framework's own.
+
+    It stays known when a test removes the module.
+    """
+
+    def __init__(self, module: str, *names: str, accepts: Callable[[type], bool] | None = None) -> None:
+        self._name = module
+        self._names = names
+        self._accepts = accepts
+        self._module: Callable[[], object] = lambda: None
+        self._found: type | None = None
+
+    def get(self) -> type | None:
+        """Return the class; None until its module is imported."""
+        module = sys.modules.get(self._name)
+        if module is not self._module():
+            self._look_up(module)
+        return self._found
+
+    def _look_up(self, module: object) -> None:
+        namespace = safe_access.module_dict(module) or {}
+        for name in self._names:
+            found = namespace.get(name)
+            if safe_access.is_a(found, type) and (self._accepts is None or self._accepts(found)):  # type: ignore[arg-type]
+                self._found, self._module = found, weakref.ref(module)
+                return
+
+
+class LateDevices(DeviceProbe):
+    """A device probe that `make` creates with the first reading after `module` is in `sys.modules`."""
+
+    own_allocator = True
+    tells_use = False
+
+    def __init__(self, name: str, module: str, make: Callable[[], DeviceProbe]) -> None:
+        self.name = name
+        self.needs = module
+        self._make = make
+        self._probe: DeviceProbe | None = None
+        self._met = False
+
+    def read(self) -> dict[str, DeviceReading]:
+        """Return the readings of the devices in use; none before the framework is imported."""
+        if self._probe is None:
+            if self.needs not in sys.modules:
+                return {}
+            self._probe = self._make()
+            self.needs = ALWAYS
+        readings = self._probe.read()
+        if readings and not self._met:
+            self._met, self.in_heap = True, self._probe.in_heap
+        self.idle, self.absent = self._probe.idle, self._probe.absent
+        return readings
+
+    def begin_peaks(self) -> None:
+        """Restart the peaks."""
+        if self._probe is not None:
+            self._probe.begin_peaks()
+
+    def stop(self) -> None:
+        """Stop the probe."""
+        if self._probe is not None:
+            self._probe.stop()
 
 
 class _Reading(Protocol):

@@ -1,1 +1,0 @@
-"""Files that `safetensors.safe_open` keeps mapped."""
