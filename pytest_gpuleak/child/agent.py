@@ -217,7 +217,7 @@ class Agent:
     ) -> tuple[tuple[Finding, ...], str]:
         """Return the findings, and what went wrong."""
         try:  # what is imported may not be there: the process may have another root, or another user
-            if "pytest_gpuleak.explain.crowds" not in sys.modules:
+            if "pytest_gpuleak.explain.explain" not in sys.modules:
                 self._entry.import_alone(_load_check)
             from pytest_gpuleak.engine.subject import Suspect
             from pytest_gpuleak.engine.suspect import SuspectCheck
@@ -282,7 +282,7 @@ def _load_check() -> None:
     """Import what the check of a suspect loads, its search for holders too, for which other threads wait once."""
     import pytest_gpuleak.engine.fixture_check
     import pytest_gpuleak.engine.suspect
-    import pytest_gpuleak.explain.crowds  # noqa: F401
+    import pytest_gpuleak.explain.explain  # noqa: F401
 
 
 def _policy_of(fields: dict[str, Any]) -> Policy:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.runs import Runs
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.stages import Guard, Stage
-    from pytest_gpuleak.explain.explanation import Explanation
+    from pytest_gpuleak.explain.search import Explanation
     from pytest_gpuleak.model.findings import Autograd
 
 NOT_SEARCHED = Holder(
@@ -271,7 +271,7 @@ def _borrowed_storages(targets: Iterable[object], others: Iterable[object], trac
 
 def search_together(suspects: Sequence[Holders], tracker: RunTracker, knowledge: SessionKnowledge) -> None:
     """Search the heap once for the holders of all that is alive of these suspects, and remember the roots."""
-    from pytest_gpuleak.explain.crowds import explain_crowd
+    from pytest_gpuleak.explain.explain import explain_crowd
 
     with tracker.detector.whole_heap(), PausedCollector():
         found = select_arrays(get_objects(), array_types(tracker.guarded_arrays))

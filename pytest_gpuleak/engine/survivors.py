@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from pytest_gpuleak.adapters.protocol import OriginLog
-    from pytest_gpuleak.explain.explanation import Explanation
+    from pytest_gpuleak.explain.search import Explanation
     from pytest_gpuleak.model.findings import Holder, HolderKind
     from pytest_gpuleak.model.readings import ArrayReading
     from pytest_gpuleak.model.source_files import Origin

@@ -1,24 +1,31 @@
-"""Find what would still keep an array if the first holder let go, by searches without the references removed before."""
+"""Find what would still keep an array if the first holder let go, by searches without the references removed before.
+
+Rings through C++ may keep a tensor beside the root that was found: a gradient made with ``create_graph=True`` closes one.
+Emptying the root frees nothing then, so the ring becomes the holder, and the root a further one.
+"""
 
 from __future__ import annotations
 
 import contextvars
-from collections import Counter
+import dataclasses
+from collections import Counter, OrderedDict, defaultdict, deque
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.explain.cuts import cuts_of
+from pytest_gpuleak.adapters.registry import own_layouts
+from pytest_gpuleak.explain.paths import pattern_of
 from pytest_gpuleak.explain.roots.roots import EDITABLE, Roots
 from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from pytest_gpuleak.explain.cuts import Cut
-    from pytest_gpuleak.explain.explanation import Culprit
+    from pytest_gpuleak.explain.reference_graph import Cut
     from pytest_gpuleak.explain.roots.roots import Root
-    from pytest_gpuleak.explain.search import Search
+    from pytest_gpuleak.explain.search import Culprit, Explanation, Search
+    from pytest_gpuleak.heap.budget import Budget
     from pytest_gpuleak.model.findings import Holder
+
 
 MAX_OTHERS: Final = 3
 
@@ -119,3 +126,100 @@ def _other_names(root: Root, chain: Sequence[object]) -> list[Holder]:
     writer = Writer({})
     names = Roots(set()).global_roots(namespace, {id(chain[0])})
     return [writer.holder(chain, other) for _, other in names if other.name != root.name and other.rank == EDITABLE]
+
+
+_SHRINKING: Final = (list, set, deque, OrderedDict, defaultdict, safe_access.LRU_WRAPPER)
+_ENTRIES: Final = frozenset(map(id, _SHRINKING))
+_LAYOUTS: Final = own_layouts()
+"""Where modules keep what they are made of: a reader does not take a layer's weight out to free it."""
+
+
+def cuts_of(root: Root, chain: Sequence[object]) -> tuple[Cut, ...]:
+    """Return the references to remove: the first entry of a container that can shrink, else the last reference.
+
+    The collector may show an attribute as a reference of the object, of its ``__dict__``, or both.
+    """
+    if len(chain) == 1:
+        namespace = safe_access.module_dict(safe_access.loaded_module(root.module or ""))
+        return ((id(namespace), id(chain[0])),)
+    position = _chosen(chain)
+    parent, child = chain[position], id(chain[position + 1])
+    holders = [parent]
+    if position > 0 and parent is safe_access.instance_dict(chain[position - 1]):
+        holders.append(chain[position - 1])
+    attributes = safe_access.instance_dict(parent)
+    if attributes is not None:
+        holders.append(attributes)
+    return tuple([(id(holder), child) for holder in holders])
+
+
+def _chosen(chain: Sequence[object]) -> int:
+    structure = _structure(chain)
+    for position, parent in enumerate(chain[:-1]):
+        entries = id(type(parent)) in _ENTRIES
+        if type(parent) is dict:
+            entries = position == 0 or not _is_namespace(parent, chain[position - 1])
+        if entries and id(parent) not in structure:
+            return position
+    for position in reversed(range(len(chain) - 1)):
+        if structure.isdisjoint((id(chain[position]), id(chain[position + 1]))):
+            return position
+    return len(chain) - 2
+
+
+def _structure(chain: Sequence[object]) -> set[int]:
+    found: set[int] = set()
+    for value in chain:
+        for layout in _LAYOUTS:
+            attributes = safe_access.instance_dict(value) if layout.keeps_parts(value) else None
+            if attributes is not None:
+                found.add(id(attributes))
+                found.update(id(attributes[name]) for name in layout.names if name in attributes)
+    return found
+
+
+def _is_namespace(value: object, owner: object) -> bool:
+    namespaces = safe_access.instance_dict(owner), safe_access.module_dict(owner)
+    return safe_access.is_a(owner, type) or any(value is namespace for namespace in namespaces)
+
+
+MAX_TARGETS: Final = 2_000
+"""Arrays whose rings are searched; of more, the first ones."""
+
+
+def behind_rings(
+    search: Search,
+    targets: Sequence[object],
+    found: list[Explanation],
+    cuts: Collection[Cut],
+    budget: Budget,
+) -> list[Explanation]:
+    """Return `found`, with the ring as holder of each target that a ring keeps too; `cuts` led to further holders."""
+    if budget.spent or not search.native.may_close_rings(targets):
+        return found
+    answers = search.answers()
+    leaked = set(map(id, targets))
+    removed = {cut for cut in cuts if cut[0] not in leaked}
+    rooted: list[object] = []
+    for target in targets:
+        answer = answers.by_target.get(id(target))
+        if answer is not None and answer.root.rank == EDITABLE:
+            chain = answers.chain(id(target))
+            if len(rooted) >= MAX_TARGETS or budget.worked(len(chain)):
+                break
+            rooted.append(target)
+            # By which the root holds the first leaked array on the path: all below it is leaked.
+            first = next(index for index, value in enumerate(chain) if id(value) in leaked)
+            removed.update(cuts_of(answer.root, chain[: first + 1]))
+    further = search.again(rooted, removed, budget, native=True)
+    further.run()
+    rings = further.rings()
+    return [
+        explanation if id(target) not in rings else _with_ring(explanation, rings[id(target)])
+        for target, explanation in zip(targets, found, strict=True)
+    ]
+
+
+def _with_ring(explanation: Explanation, ring: Holder) -> Explanation:
+    others = (explanation.holder, *explanation.others)[:MAX_OTHERS]
+    return dataclasses.replace(explanation, holder=ring, pattern=pattern_of(ring.text), others=others)

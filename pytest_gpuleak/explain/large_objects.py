@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpuleak.adapters.probe_protocol import HostProbe, Recorder
-    from pytest_gpuleak.explain.explanation import Explanation
+    from pytest_gpuleak.explain.search import Explanation
     from pytest_gpuleak.heap.walk import Batch
 
 MIN_BYTES: Final = 64 * 1024

@@ -13,8 +13,7 @@ from collections import deque
 from gc import get_referents
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pytest_gpuleak.explain.roots.module_names import module_names
-from pytest_gpuleak.explain.roots.root import LASTING
+from pytest_gpuleak.explain.roots.root import LASTING, module_names
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.collector import PausedCollector, get_objects
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from pytest_gpuleak.adapters.reference_protocol import ReferenceFinder
-    from pytest_gpuleak.explain.explanation import Explanation
-    from pytest_gpuleak.explain.roots.module_names import ModuleNames
+    from pytest_gpuleak.explain.roots.root import ModuleNames
     from pytest_gpuleak.explain.roots.roots import Root
+    from pytest_gpuleak.explain.search import Explanation
 
 MAX_KNOWN: Final = 1000
 """Roots that are remembered. Of more, those met longest ago are forgotten."""

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from pytest_gpuleak.adapters.reference_protocol import NativeObjects, ReferenceFinder
-    from pytest_gpuleak.explain.cuts import Cut
-    from pytest_gpuleak.explain.reference_graph import Graph
+    from pytest_gpuleak.explain.reference_graph import Cut, Graph
     from pytest_gpuleak.explain.roots.roots import Roots
     from pytest_gpuleak.heap.budget import Budget
     from pytest_gpuleak.heap.hidden_references import HeapFinder, Link

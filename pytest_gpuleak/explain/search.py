@@ -6,17 +6,16 @@ every target. Without one, a target gets the best worse answer: what runs, an ex
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from gc import get_referents
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from pytest_gpuleak.adapters.registry import own_reference_finders
 from pytest_gpuleak.explain.answers import Answers
-from pytest_gpuleak.explain.explanation import Explanation
-from pytest_gpuleak.explain.known_referrers import KnownReferrers
 from pytest_gpuleak.explain.native_references import NativeReferences
 from pytest_gpuleak.explain.paths import Writer, pattern_of
-from pytest_gpuleak.explain.reference_graph import Graph
+from pytest_gpuleak.explain.reference_graph import Graph, KnownReferrers
 from pytest_gpuleak.explain.rootless import Rootless
 from pytest_gpuleak.explain.roots.roots import EDITABLE, RANKS, Roots
 from pytest_gpuleak.heap.budget import Budget
@@ -24,11 +23,14 @@ from pytest_gpuleak.heap.hidden_references import RING_ROOT
 from pytest_gpuleak.heap.referrers import referrers
 
 if TYPE_CHECKING:
+    from pytest_gpuleak.model.findings import Holder
+
+
+if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pytest_gpuleak.adapters.reference_protocol import ReferenceFinder
-    from pytest_gpuleak.explain.cuts import Cut
-    from pytest_gpuleak.explain.explanation import Culprit
+    from pytest_gpuleak.explain.reference_graph import Cut
     from pytest_gpuleak.explain.roots.roots import Root
     from pytest_gpuleak.model.findings import Holder
 
@@ -348,3 +350,19 @@ class Search:
         writer, budget = Writer(self.native.known), self._steps_to_write()
         rootless = Rootless(self._graph, self.native, writer, budget, exhausted=self._exhausted, exact=self._exact)
         return rootless.holders(targets)
+
+
+Culprit: TypeAlias = "tuple[str, str, int]"
+"""Kind and root of an array's first holder, and the group of the array: see `explain.explain`."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Who holds one target: the best root with the shortest path from it, else of kind ``native`` or ``unknown``.
+
+    `pattern` is the path without indices and addresses; `others` would keep it if the first holder let go.
+    """
+
+    holder: Holder
+    pattern: str
+    others: tuple[Holder, ...] = ()

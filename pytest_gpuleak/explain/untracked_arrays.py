@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.reference_protocol import ReferenceFinder
-    from pytest_gpuleak.explain.explanation import Explanation
+    from pytest_gpuleak.explain.search import Explanation
     from pytest_gpuleak.model.readings import ArrayReading
 
 WALK_STEPS: Final = 50_000_000
@@ -173,7 +173,7 @@ def explain_arrays(
     arrays: list[object], ignore: Collection[int], frameworks: Sequence[ReferenceFinder]
 ) -> Mapping[int, Explanation]:
     """Return who holds each array, by its id. `ignore` has the ids of the caller's containers."""
-    from pytest_gpuleak.explain.crowds import explain_crowd  # 25 ms to load; most walks find nothing to explain
+    from pytest_gpuleak.explain.explain import explain_crowd  # 25 ms to load; most walks find nothing to explain
 
     found = explain_crowd(arrays, ignore={id(arrays), *ignore}, budget=Budget(EXPLAIN_STEPS), frameworks=frameworks)
     return {id(array): explanation for array, explanation in zip(arrays, found, strict=True)}

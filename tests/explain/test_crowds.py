@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.explain.crowds import CROWD, SAMPLE, explain_crowd
+from pytest_gpuleak.explain.explain import CROWD, SAMPLE, explain_crowd
 from pytest_gpuleak.explain.rootless import TIMEOUT_ROOT
 from pytest_gpuleak.heap.budget import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuleak.explain.explanation import Explanation
+    from pytest_gpuleak.explain.search import Explanation
 
 pytestmark = pytest.mark.newest
 

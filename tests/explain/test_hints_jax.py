@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuleak.explain.hints import jax
+from pytest_gpuleak.explain.hints import frameworks
 from pytest_gpuleak.explain.hints.order import MAX_HINT_LENGTH
 from tests.support.leaks import hint_for, leak, trail
 
@@ -44,7 +44,7 @@ def test_jaxs_own_caches_are_to_be_cleared(kind: str) -> None:
 
 @pytest.mark.parametrize("root", ["jaxtyping.CACHE", "app.jax", "jax"])
 def test_a_users_module_is_no_cache_of_jax(root: str) -> None:
-    assert jax.kept_by_caches(trail(leak(root, ("[0]", "list")))) is None
+    assert frameworks.kept_by_caches(trail(leak(root, ("[0]", "list")))) is None
 
 
 @pytest.mark.parametrize("label", ["jaxlib._jax.PjitFunction", "jaxlib.xla_extension.PjitFunction"])
@@ -55,7 +55,7 @@ def test_a_jitted_closure_is_to_take_arguments(label: str) -> None:
 
 
 def test_a_plain_closure_is_no_jitted_one() -> None:
-    assert jax.jitted_closure(trail(leak("app.STEPS", ("[0]", "list"), CLOSED))) is None
+    assert frameworks.jitted_closure(trail(leak("app.STEPS", ("[0]", "list"), CLOSED))) is None
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,10 @@ def test_a_pullback_is_to_be_let_go(steps: list[tuple[str, str]]) -> None:
 
 
 def test_a_users_partial_is_no_pullback() -> None:
-    assert jax.kept_pullback(trail(leak("app.CALLS", ("[0]", "list"), (".args", PARTIAL), ("[0]", "tuple")))) is None
+    assert (
+        frameworks.kept_pullback(trail(leak("app.CALLS", ("[0]", "list"), (".args", PARTIAL), ("[0]", "tuple"))))
+        is None
+    )
 
 
 def test_hints_stay_short_whatever_the_names() -> None:

@@ -16,7 +16,7 @@ import pytest
 from pytest_gpuleak.explain.explain import explain
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.explain.explanation import Explanation
+    from pytest_gpuleak.explain.search import Explanation
 
 pytestmark = pytest.mark.interpreter
 

@@ -15,7 +15,7 @@ from pytest_gpuleak.explain.explain import explain
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pytest_gpuleak.explain.explanation import Explanation
+    from pytest_gpuleak.explain.search import Explanation
 
 pytestmark = pytest.mark.interpreter
 

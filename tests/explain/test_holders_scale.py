@@ -13,7 +13,7 @@ from pytest_gpuleak.heap.budget import Budget
 from tests.support.calls import count_calls
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.explain.explanation import Explanation
+    from pytest_gpuleak.explain.search import Explanation
 
 pytestmark = [pytest.mark.interpreter, pytest.mark.slow, pytest.mark.usefixtures("small_heap")]
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.explain import known_referrers, search
+from pytest_gpuleak.explain import reference_graph, search
 from pytest_gpuleak.explain.explain import explain
-from pytest_gpuleak.explain.known_referrers import KnownReferrers
+from pytest_gpuleak.explain.reference_graph import KnownReferrers
 from pytest_gpuleak.heap.referrers import referrers
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def test_further_holders_cost_a_pass_for_what_is_new_alone(
 
 
 def test_many_references_are_not_remembered(held_three_times: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_referrers, "MAX_KNOWN", 2)
+    monkeypatch.setattr(reference_graph, "MAX_KNOWN", 2)
     assert found_for(held_three_times) == ALL
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import ModuleType
 
-    from pytest_gpuleak.explain.explanation import Explanation
+    from pytest_gpuleak.explain.search import Explanation
 
 pytestmark = [
     pytest.mark.interpreter,

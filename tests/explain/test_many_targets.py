@@ -24,7 +24,7 @@ from tests.support.calls import Calls
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuleak.explain.explanation import Explanation
+    from pytest_gpuleak.explain.search import Explanation
 
 pytestmark = [pytest.mark.interpreter, pytest.mark.slow, pytest.mark.usefixtures("small_heap")]
 

@@ -19,7 +19,7 @@ from tests.support.standin import Buffer, StandInArrays
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuleak.explain.explanation import Explanation
+    from pytest_gpuleak.explain.search import Explanation
 
 pytestmark = [pytest.mark.interpreter, pytest.mark.slow]
 

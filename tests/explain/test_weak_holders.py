@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.explain.edge_to_edit import KEEPS_KEY
-from pytest_gpuleak.explain.edges.way_back import reaches
+from pytest_gpuleak.explain.edges.library import reaches
 from pytest_gpuleak.explain.explain import explain
 from pytest_gpuleak.model.findings import PathStep
 from tests.support.leaks import hint_for, leak

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pytest_gpuleak.explain.hints import (
     caches,
     callables,
-    graphs,
+    frameworks,
     hooks,
-    jax,
     places,
     pytest_objects,
     runtime,
@@ -31,7 +30,7 @@ MAX_HINT_LENGTH: Final = 280
 
 ORDER: Final[dict[str, Inspector]] = {
     # No memory: what to edit is the function that was traced.
-    "GL801": jax.leaked_tracer,
+    "GL801": frameworks.leaked_tracer,
     # Something still runs, and frees its memory when it ends.
     "GL401": tasks.running_thread,
     "GL402": tasks.asyncio_task,
@@ -57,21 +56,21 @@ ORDER: Final[dict[str, Inspector]] = {
     "GL206": hooks.ring_through_graph,
     "GL812": values.array_of_objects,
     # Before the caches of functions, which torch.compile and JAX have too.
-    "GL802": jax.kept_by_caches,
+    "GL802": frameworks.kept_by_caches,
     "GL105": caches.weak_key,
     "GL106": caches.compile_cache,
     "GL107": caches.script_constant,
-    "GL805": graphs.gradient_registry,
-    "GL806": graphs.captured_by_function,
-    "GL807": graphs.keras_state,
-    "GL808": graphs.kept_by_tape,
+    "GL805": frameworks.gradient_registry,
+    "GL806": frameworks.captured_by_function,
+    "GL807": frameworks.keras_state,
+    "GL808": frameworks.kept_by_tape,
     "GL101": caches.cached_method,
     "GL102": caches.cached_arguments,
     # What the array is, wherever it is kept.
     "GL203": values.optimizer_state,
     "GL202": values.gradient,
-    "GL803": jax.jitted_closure,
-    "GL804": jax.kept_pullback,
+    "GL803": frameworks.jitted_closure,
+    "GL804": frameworks.kept_pullback,
     "GL201": values.autograd_graph,
     "GL809": values.not_evaluated,
     "GL810": values.mapped_file,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuleak.explain.definitions import unwrapped
 from pytest_gpuleak.explain.edges.chain import Step
-from pytest_gpuleak.explain.edges.way_back import reaches
+from pytest_gpuleak.explain.edges.library import reaches
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.frames import thread_name
 

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.registry import own_cache_packages
 from pytest_gpuleak.explain.roots.interpreter import HandedOut, registry_root
-from pytest_gpuleak.explain.roots.module_names import module_names
-from pytest_gpuleak.explain.roots.root import CACHED, EDITABLE, EXCEPTION, LAST_ERROR, RANKS, RUNNING, Root
+from pytest_gpuleak.explain.roots.root import (
+    CACHED,
+    EDITABLE,
+    EXCEPTION,
+    LAST_ERROR,
+    RANKS,
+    RUNNING,
+    Root,
+    module_names,
+)
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.frames import (
     PACKAGE,

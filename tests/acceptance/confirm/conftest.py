@@ -44,7 +44,7 @@ def without_roots(monkeypatch: pytest.MonkeyPatch) -> None:
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of arrays whose holders were searched for, an entry a search."""
     # By its full name: a run in this process may have left an older module as the package's attribute.
-    crowds = importlib.import_module("pytest_gpuleak.explain.crowds")
+    crowds = importlib.import_module("pytest_gpuleak.explain.explain")
     found: list[int] = []
     original = crowds.explain_crowd
 

@@ -145,7 +145,7 @@ def test_a_search_that_fails_after_the_quick_rerun_says_so(quiet: Quiet, monkeyp
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("lost its way")
 
-    monkeypatch.setattr(importlib.import_module("pytest_gpuleak.explain.crowds"), "explain_crowd", fail)
+    monkeypatch.setattr(importlib.import_module("pytest_gpuleak.explain.explain"), "explain_crowd", fail)
     text = " ".join(" ".join(quiet("KEPT = []\n\ndef test_it():\n    KEPT.append(Buffer(1))\n")).split())
     assert "held by unknown: the search failed: " in text
     assert "not searched for" not in text
