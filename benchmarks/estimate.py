@@ -28,7 +28,7 @@ from estimate_models import FIRST, LATER
 from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.adapters.torch.cuda_estimate import BlockRecorder
 from pytest_gpuleak.adapters.torch.settle_steps import free_workspaces_now
-from pytest_gpuleak.engine.peaks.allocator import peak_of
+from pytest_gpuleak.engine.peaks import peak_of
 from pytest_gpuleak.model.sizes import MIB
 
 if TYPE_CHECKING:

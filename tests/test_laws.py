@@ -49,14 +49,13 @@ TIMES_AND_SHARES: Final = {
 
 NO_LIMITS: Final = {
     "engine/judge/counters.py": {"BLOCK", "LARGE", "ARRAY_OBJECTS", "CONTRIBUTIONS_SHOWN"},  # facts of allocators
-    "engine/peaks/allocator.py": {"_UNIT"},
+    "engine/peaks.py": {"_UNIT"},
     # What a text lists.
     "engine/judge/arrays.py": {"MAX_BESIDE", "MAX_CYCLE_SHOWN", "MAX_DEVICES_SHOWN"},
-    "engine/confirm/program_evidence.py": {"MAX_SHOWN"},
+    "engine/confirm/added.py": {"MAX_SHOWN", "MAX_FILES_NAMED"},
     "engine/judge/processes.py": {"MAX_SHOWN"},
-    "engine/confirm/open_files.py": {"MAX_FILES_NAMED"},
     "engine/left_behind.py": {"MAX_HOLDERS"},
-    "engine/guarded_frameworks.py": {"_MAX_NAME"},
+    "engine/stages.py": {"_MAX_NAME"},
 }
 """The engine's numbers that stand beside what they describe: they bound no look, no walk and no verdict."""
 

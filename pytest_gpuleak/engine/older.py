@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.bulk import Held
     from pytest_gpuleak.adapters.protocol import ArrayFramework
-    from pytest_gpuleak.engine.detect.detector import Detector
     from pytest_gpuleak.engine.detect.fixture_ownership import FixtureOwnership, OwnedSetup
+    from pytest_gpuleak.engine.detect.protocol import Detector
     from pytest_gpuleak.engine.left_behind import Group, LeftBehind
     from pytest_gpuleak.model.readings import ArrayReading
 

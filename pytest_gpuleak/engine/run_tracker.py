@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.frameworks import Frameworks
     from pytest_gpuleak.adapters.protocol import ArrayFramework, SetupLines
-    from pytest_gpuleak.engine.detect.detector import Detector
-    from pytest_gpuleak.engine.detect.fixture_events import FixtureEvents, FixtureKey
+    from pytest_gpuleak.engine.detect.protocol import Detector, FixtureEvents, FixtureKey
     from pytest_gpuleak.engine.stages import Safeguards
     from pytest_gpuleak.model.outcomes import FixturePlace
     from pytest_gpuleak.model.policy import Policy
@@ -96,7 +95,7 @@ class RunTracker:
     @cached_property
     def guarded_arrays(self) -> list[ArrayFramework]:
         """Array readers behind guards, for suspects: an error of a reader must not cost the verdict on all arrays."""
-        from pytest_gpuleak.engine.guarded_frameworks import guard_arrays
+        from pytest_gpuleak.engine.stages import guard_arrays
 
         return [guard_arrays(arrays, self._safeguards) for arrays in self.frameworks.arrays]
 

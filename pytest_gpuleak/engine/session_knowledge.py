@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
+    from pytest_gpuleak.engine.detect.protocol import FixtureKey
     from pytest_gpuleak.engine.left_behind import LeftBehind
     from pytest_gpuleak.engine.older import OlderArrays
     from pytest_gpuleak.engine.run_tracker import RunTracker

@@ -7,14 +7,11 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.engine.confirm.added import OpenFiles, ProcessEvidence, ProgramEvidence
 from pytest_gpuleak.engine.confirm.counter_evidence import CounterEvidence
-from pytest_gpuleak.engine.confirm.lenders import Lenders
-from pytest_gpuleak.engine.confirm.open_files import OpenFiles
-from pytest_gpuleak.engine.confirm.process_evidence import ProcessEvidence
-from pytest_gpuleak.engine.confirm.program_evidence import ProgramEvidence
 from pytest_gpuleak.engine.describe import supplemented
 from pytest_gpuleak.engine.holders import Holders
-from pytest_gpuleak.engine.host_arrays import HostArrays
+from pytest_gpuleak.engine.host_arrays import HostArrays, Lenders
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.runs import Runs
 from pytest_gpuleak.engine.stages import COUNTERS, EXPLAIN, PROCESSES, READ, VERDICT

@@ -14,7 +14,7 @@ from pytest_gpuleak.session.fixtures import is_wider, place_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from pytest_gpuleak.engine.detect.fixture_events import FixtureEvents
+    from pytest_gpuleak.engine.detect.protocol import FixtureEvents
     from pytest_gpuleak.model.policy import Policy
 
 PLUGIN_ERRORS = (Exception, OutcomeException)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.engine.detect.helper_memory import HelperWatch
+    from pytest_gpuleak.engine.detect.protocol import FixtureKey
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.helpers import HelperMemory

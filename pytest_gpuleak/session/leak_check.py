@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
     from pytest_gpuleak.adapters.protocol import SettleStep
-    from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
+    from pytest_gpuleak.engine.detect.protocol import FixtureKey
     from pytest_gpuleak.engine.fixture_check import FixtureCheck
     from pytest_gpuleak.engine.garbage_check import Garbage, GarbageCheck
     from pytest_gpuleak.engine.run_tracker import RunTracker

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuleak.adapters.answers import complete
 from pytest_gpuleak.adapters.guarded import METHODS
 from pytest_gpuleak.adapters.guarded_framework import ArraysAlone, is_whole, missing_members
-from pytest_gpuleak.engine.guarded_frameworks import code_of, guard_arrays, guard_framework
-from pytest_gpuleak.engine.stages import ARRAYS_HOOK, SETTLE_HOOK
+from pytest_gpuleak.engine.stages import ARRAYS_HOOK, SETTLE_HOOK, code_of, guard_arrays, guard_framework
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.peak_hooks import shared_probes
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.engine.confirm import lenders
-from pytest_gpuleak.engine.confirm.lenders import Lenders
+from pytest_gpuleak.engine import host_arrays
+from pytest_gpuleak.engine.host_arrays import Lenders
 from pytest_gpuleak.engine.limits import MOST_LENDER_SEARCHES
 
 
@@ -24,7 +24,7 @@ def test_memory_is_borrowed_of_an_array_that_the_run_may_have_made(
         asked.append(arrays)
         return []
 
-    monkeypatch.setattr(lenders, "memory_of_arrays", note)
+    monkeypatch.setattr(host_arrays, "memory_of_arrays", note)
     tracker = SimpleNamespace(may_have_added_arrays=may_have_added, frameworks=SimpleNamespace(arrays=[]))
     suspect: Any = SimpleNamespace(tracker=tracker, guard=nullcontext)
     Lenders(suspect).note_borrowed(["weight"])

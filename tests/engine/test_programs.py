@@ -6,7 +6,7 @@ import contextlib
 import types
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.engine.confirm.program_evidence import ProgramEvidence
+from pytest_gpuleak.engine.confirm.added import ProgramEvidence
 from pytest_gpuleak.engine.limits import INSTRUCTION_BYTES, PROGRAM_BYTES
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.engine.stages import Unguarded

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.bulk import Held
     from pytest_gpuleak.adapters.protocol import ArrayFramework
-    from pytest_gpuleak.engine.detect.detector import Detector
-    from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
+    from pytest_gpuleak.engine.detect.protocol import Detector, FixtureKey
     from pytest_gpuleak.model.outcomes import FixturePlace
     from pytest_gpuleak.model.policy import Policy
 

@@ -11,7 +11,7 @@ from pytest_gpuleak.model.readings import HOST, Key
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
+    from pytest_gpuleak.engine.detect.protocol import FixtureKey
     from pytest_gpuleak.model.outcomes import FixturePlace
     from pytest_gpuleak.model.policy import Policy
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from psutil import Process
 
     from pytest_gpuleak.adapters.nvml.driver import LazyNvml
-    from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.engine.detect.processes import Children
+    from pytest_gpuleak.engine.detect.protocol import FixtureKey
 
 
 class _Run(NamedTuple):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.probe_protocol import BlockRecorder, DeviceProbe, DeviceReading, PeakRecorder
-    from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
+    from pytest_gpuleak.engine.detect.protocol import FixtureKey
     from pytest_gpuleak.model.outcomes import FixturePlace
     from pytest_gpuleak.model.peaks import DevicePeak
     from pytest_gpuleak.model.policy import Policy

@@ -24,7 +24,7 @@ from pytest_gpuleak.heap.collector import get_objects
 
 if TYPE_CHECKING:
     from pytest_gpuleak.adapters.untracked import MetArrays
-    from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
+    from pytest_gpuleak.engine.detect.protocol import FixtureKey
     from pytest_gpuleak.model.readings import MemoryRange
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.adapters.processes.facts import LeftProcess
-from pytest_gpuleak.engine.confirm.process_evidence import ProcessEvidence
+from pytest_gpuleak.engine.confirm.added import ProcessEvidence
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.engine.stages import Unguarded
 from pytest_gpuleak.engine.subject import FunctionSubject, Suspect

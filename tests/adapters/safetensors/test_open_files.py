@@ -125,7 +125,7 @@ def test_a_search_that_was_cut_hides_no_leak(
     run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     imitate(pytester, monkeypatch)
-    monkeypatch.setattr(importlib.import_module("pytest_gpuleak.engine.confirm.open_files"), "OPEN_FILES_STEPS", 0)
+    monkeypatch.setattr(importlib.import_module("pytest_gpuleak.engine.confirm.added"), "OPEN_FILES_STEPS", 0)
     found = run(SUITE)
     assert [name for name, test in found.tests.items() if test["verdict"] == "leaked"] == [
         "test_kept",

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from pytest_gpuleak.adapters.torch import cuda_attention, cuda_estimate, unestimated  # noqa: E402
 from pytest_gpuleak.adapters.torch.cuda_estimate import BlockRecorder  # noqa: E402
-from pytest_gpuleak.engine.peaks.allocator import peak_of  # noqa: E402
+from pytest_gpuleak.engine.peaks import peak_of  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable

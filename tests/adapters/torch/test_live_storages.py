@@ -12,7 +12,7 @@ from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.adapters.torch.cuda_blocks import GIVEN
 from pytest_gpuleak.adapters.torch.cuda_estimate import BlockRecorder
 from pytest_gpuleak.adapters.torch.live_storages import LiveStorages
-from pytest_gpuleak.engine.peaks.allocator import peak_of
+from pytest_gpuleak.engine.peaks import peak_of
 from tests.adapters.torch.test_host_storages import count
 
 if TYPE_CHECKING:

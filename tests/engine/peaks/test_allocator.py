@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuleak.engine.peaks.allocator import CachingAllocator, PeakBytes, peak_of, rounded
+from pytest_gpuleak.engine.peaks import CachingAllocator, PeakBytes, peak_of, rounded
 from pytest_gpuleak.model.sizes import MIB
 
 BIG = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pytest_gpuleak.engine.peaks.allocator import PeakBytes, peak_of
+from pytest_gpuleak.engine.peaks import PeakBytes, peak_of
 from pytest_gpuleak.model.text import clean_text, format_bytes
 from pytest_gpuleak.session.features.budgets.budget import NO_DEVICE, Budget, Excess
 from pytest_gpuleak.session.frameworks import shared_frameworks

@@ -17,8 +17,8 @@ from pytest_gpuleak.session.features.children.connections import Connections
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.engine.detect.processes import Children
+    from pytest_gpuleak.engine.detect.protocol import FixtureKey
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.session.features.children.connection import Connection
     from pytest_gpuleak.session.features.children.listener import Listener

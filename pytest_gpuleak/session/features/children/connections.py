@@ -15,8 +15,8 @@ from pytest_gpuleak.session.features.children.patience import LOOK_S, Patience
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.engine.detect.processes import Children
+    from pytest_gpuleak.engine.detect.protocol import FixtureKey
     from pytest_gpuleak.session.features.children.connection import Connection
     from pytest_gpuleak.session.features.children.listener import Listener
 

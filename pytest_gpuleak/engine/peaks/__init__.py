@@ -1,1 +1,0 @@
-"""Compute what blocks of memory would take on a device that is not there."""
