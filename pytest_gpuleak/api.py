@@ -22,7 +22,7 @@ from pytest_gpuleak.explain.edge_to_edit import edge_to_edit
 from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.collector import PausedCollector, whole_heap
 from pytest_gpuleak.heap.frames import belongs_to_plugin
-from pytest_gpuleak.heap.reference_counts import TEMPORARY_REFERENCES, UNCOUNTED, getrefcount
+from pytest_gpuleak.heap.interpreter import TEMPORARY_REFERENCES, UNCOUNTED, getrefcount
 from pytest_gpuleak.model.findings import Finding, Holder
 from pytest_gpuleak.model.peak_parts import Peak, located
 from pytest_gpuleak.model.policy import Policy

@@ -6,7 +6,7 @@ import ctypes
 import functools
 from typing import Any, Final
 
-from pytest_gpuleak.heap.c_functions import c_function
+from pytest_gpuleak.heap.interpreter import c_function
 from pytest_gpuleak.model.readings import MemoryRange
 
 _FULL_READ_ONLY: Final = 0x011C

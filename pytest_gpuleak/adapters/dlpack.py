@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pytest_gpuleak.adapters.arrays import array_types, framework_of
 from pytest_gpuleak.adapters.bulk import memory_of_arrays
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.c_functions import c_function
 from pytest_gpuleak.heap.hidden_references import Link, lead_through_dicts
+from pytest_gpuleak.heap.interpreter import c_function
 from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.safe_access import is_subclass
 

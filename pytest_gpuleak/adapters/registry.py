@@ -78,8 +78,7 @@ def finders() -> list[HeapFinder]:
     """Return the finders that walk over the heap."""
     from pytest_gpuleak.adapters.numpy.bases import array_bases
     from pytest_gpuleak.adapters.tensorflow.tapes import tape_records
-    from pytest_gpuleak.heap.greenlets import suspended_greenlets
-    from pytest_gpuleak.heap.hidden_references import unshown_containers, untracked_containers
+    from pytest_gpuleak.heap.hidden_references import suspended_greenlets, unshown_containers, untracked_containers
 
     return [array_bases, tape_records, suspended_greenlets, untracked_containers, unshown_containers]
 

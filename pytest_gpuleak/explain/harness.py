@@ -20,7 +20,7 @@ from pytest_gpuleak.explain.unaccounted import owner_counter
 from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.collector import PausedCollector, get_objects, get_referrers
 from pytest_gpuleak.heap.frames import belongs_to_plugin, local_variables
-from pytest_gpuleak.heap.reference_counts import LENDS_ARGUMENTS, LOOKUP_REFERENCES, getrefcount
+from pytest_gpuleak.heap.interpreter import LENDS_ARGUMENTS, LOOKUP_REFERENCES, getrefcount
 from pytest_gpuleak.heap.safe_access import instance_dict
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.reference_protocol import UNTOLD
 from pytest_gpuleak.explain.roots.root import EXCEPTION
-from pytest_gpuleak.heap.reference_counts import LOOKUP_REFERENCES, UNCOUNTED, getrefcount
+from pytest_gpuleak.heap.interpreter import LOOKUP_REFERENCES, UNCOUNTED, getrefcount
 from pytest_gpuleak.heap.referrers import untouchable_modules
 
 if TYPE_CHECKING:

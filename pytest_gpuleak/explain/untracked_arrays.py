@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.registry import untracked_arrays
 from pytest_gpuleak.adapters.untracked import MetArrays
-from pytest_gpuleak.heap.array_wrappers import ArrayWrappers
 from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.collector import get_objects
 from pytest_gpuleak.heap.immortal_containers import is_tracked
+from pytest_gpuleak.heap.library_types import ArrayWrappers
 from pytest_gpuleak.heap.referrers import untouchable_modules
 from pytest_gpuleak.heap.safe_access import is_a, is_subclass
 from pytest_gpuleak.heap.tracing import is_tracing

@@ -13,7 +13,7 @@ import functools
 import threading
 from typing import Any, Final
 
-from pytest_gpuleak.heap.c_functions import c_function
+from pytest_gpuleak.heap.interpreter import c_function
 from pytest_gpuleak.heap.threads import await_end, pause
 
 TURNS_UNTIL_ARRIVED: Final = 1_000_000

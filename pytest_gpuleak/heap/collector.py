@@ -10,12 +10,14 @@ import gc
 import sys
 import types
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from gc import collect as collect_unguarded
 from gc import disable, enable, get_objects, get_referrers, isenabled
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.heap.collector_rules import (
     INTERPRETERS_OWN,
+    collect,
     collect_recent,
     collect_unseen,
     freeze,
@@ -25,7 +27,6 @@ from pytest_gpuleak.heap.collector_rules import (
     why_no_epochs,
 )
 from pytest_gpuleak.heap.lost_signals import LostSignals
-from pytest_gpuleak.heap.own_collections import collect, collect_unguarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.heap.collector import get_referrers, whole_heap
-from pytest_gpuleak.heap.reference_counts import getrefcount
+from pytest_gpuleak.heap.interpreter import getrefcount
 from pytest_gpuleak.heap.safe_access import cut_name, instance_dict, is_a, is_within, loaded, loaded_class, plain_text
 
 if TYPE_CHECKING:

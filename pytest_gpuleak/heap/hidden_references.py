@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from gc import get_referents
 from itertools import chain, compress, filterfalse, repeat
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.collector import get_objects, get_referrers
+from pytest_gpuleak.heap.frames import belongs_to_plugin, local_variables
 from pytest_gpuleak.heap.immortal_containers import is_tracked
 from pytest_gpuleak.heap.referrers import untouchable_modules
 from pytest_gpuleak.heap.safe_access import class_module
@@ -211,3 +213,33 @@ def unshown_containers(orphans: Sequence[object], extra: Sequence[object], budge
 
 def _is_of_library(kind: type) -> bool:
     return may_refer(kind) and class_module(kind) not in (None, "builtins")
+
+
+_MAX_FRAMES: Final = 100
+"""Frames of one greenlet that are read, the innermost first."""
+
+
+def suspended_greenlets(orphans: Sequence[object], extra: Sequence[object], budget: Budget) -> list[Link]:
+    """Find greenlets in a walk over the heap (see `HeapFinder`): the collector shows nothing that their frames refer to."""
+    kind = safe_access.loaded_class("greenlet", "greenlet")
+    if kind is None:
+        return []
+    wanted = set(map(id, orphans))
+    sieve = TypeSieve(lambda cls: safe_access.is_subclass(cls, kind))
+    links: list[Link] = []
+    for values in visible_objects(extra, {id(orphans), id(extra)}, budget):
+        for greenlet in sieve.pick(values):
+            links += [Link(greenlet, value, edge) for value, edge in _locals_of(greenlet, kind) if id(value) in wanted]
+    return links
+
+
+def _locals_of(greenlet: object, kind: type) -> Iterator[tuple[object, str]]:
+    """Yield the locals of a greenlet's frames, each with its text in a path."""
+    frame: Any = safe_access.slot(greenlet, kind, "gr_frame")
+    way = ".gr_frame"
+    for _ in range(_MAX_FRAMES):
+        if frame is None:
+            return
+        for name, value in () if belongs_to_plugin(frame.f_globals) else local_variables(frame):
+            yield value, f"{way}.f_locals[{safe_access.cut_name(name)!r}]"
+        frame, way = frame.f_back, f"{way}.f_back"

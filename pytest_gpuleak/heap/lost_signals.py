@@ -16,7 +16,7 @@ import traceback
 import types
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.heap.c_functions import c_function
+from pytest_gpuleak.heap.interpreter import c_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,11 +14,10 @@ from types import MethodDescriptorType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.array_wrappers import ArrayWrappers
 from pytest_gpuleak.heap.collector import get_objects
 from pytest_gpuleak.heap.frames import local_variables, running_frames
 from pytest_gpuleak.heap.immortal_containers import is_tracked
-from pytest_gpuleak.heap.library_types import extension_class
+from pytest_gpuleak.heap.library_types import ArrayWrappers, extension_class
 from pytest_gpuleak.heap.referrers import untouchable_modules
 from pytest_gpuleak.heap.type_sieve import HAVE_GC, TYPE_FLAGS, TypeIds, TypeSieve, TypeTable, may_refer
 

@@ -20,7 +20,7 @@ from pytest_gpuleak.engine.detect import young_arrays
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.collector import epochs_supported
 from pytest_gpuleak.heap.collector_rules import is_free_threaded
-from pytest_gpuleak.heap.reference_counts import LOOKUP_REFERENCES
+from pytest_gpuleak.heap.interpreter import LOOKUP_REFERENCES
 from pytest_gpuleak.heap.referrers import untouchable_modules
 from pytest_gpuleak.heap.safe_access import has_weak_references
 from pytest_gpuleak.heap.type_sieve import HAVE_GC

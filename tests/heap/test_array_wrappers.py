@@ -11,7 +11,7 @@ import pytest
 
 np: Any = pytest.importorskip("numpy")
 
-from pytest_gpuleak.heap.array_wrappers import ArrayWrappers  # noqa: E402
+from pytest_gpuleak.heap.library_types import ArrayWrappers  # noqa: E402
 
 ROWS = np.zeros(3, dtype=[("a", "f8")])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpuleak.heap.budget import Budget
-from pytest_gpuleak.heap.reference_counts import getrefcount
+from pytest_gpuleak.heap.interpreter import getrefcount
 
 
 def test_steps_are_counted_to_the_last() -> None:

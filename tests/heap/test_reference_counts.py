@@ -12,9 +12,9 @@ import pytest
 from pytest_gpuleak.explain import harness, unaccounted
 from pytest_gpuleak.explain.harness import held_by_harness
 from pytest_gpuleak.explain.reference_graph import Graph
-from pytest_gpuleak.heap import reference_counts
+from pytest_gpuleak.heap import interpreter
 from pytest_gpuleak.heap.budget import Budget
-from pytest_gpuleak.heap.reference_counts import ARGUMENT_REFERENCES, LENDS_ARGUMENTS, UNCOUNTED
+from pytest_gpuleak.heap.interpreter import ARGUMENT_REFERENCES, LENDS_ARGUMENTS, UNCOUNTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,4 +152,4 @@ def test_a_reference_too_many_is_seen() -> None:
 
 
 def test_an_interpreter_that_counts_nothing() -> None:
-    assert reference_counts._uncounted(Plain()) == UNCOUNTED
+    assert interpreter._uncounted(Plain()) == UNCOUNTED

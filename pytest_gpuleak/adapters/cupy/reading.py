@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuleak.adapters.creation_lines import OriginTable
 from pytest_gpuleak.adapters.late import ArrayHandle
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.reference_counts import getrefcount
+from pytest_gpuleak.heap.interpreter import getrefcount
 from pytest_gpuleak.heap.threads import started_threads
 from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
 

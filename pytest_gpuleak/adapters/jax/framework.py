@@ -13,7 +13,7 @@ from pytest_gpuleak.adapters.jax.lookup import ARRAYS, TRACERS, loaded_backends
 from pytest_gpuleak.adapters.late import ArrayHandle, LateArrays, LateDevices
 from pytest_gpuleak.adapters.protocol import Framework
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.own_collections import RELAXERS
+from pytest_gpuleak.heap.collector_rules import RELAXERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

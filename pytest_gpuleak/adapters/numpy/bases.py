@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.numpy.memory import Ndarrays
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.array_wrappers import ArrayWrappers
 from pytest_gpuleak.heap.hidden_references import Link, lead_through_dicts
 from pytest_gpuleak.heap.immortal_containers import is_tracked
-from pytest_gpuleak.heap.library_types import extension_class
+from pytest_gpuleak.heap.library_types import ArrayWrappers, extension_class
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,9 +13,8 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.untracked import MetArrays
-from pytest_gpuleak.heap.c_functions import c_function
+from pytest_gpuleak.heap.interpreter import UNCOUNTED, c_function, getrefcount
 from pytest_gpuleak.heap.library_types import extension_class
-from pytest_gpuleak.heap.reference_counts import UNCOUNTED, getrefcount
 from pytest_gpuleak.heap.safe_access import loaded, loaded_class, loaded_modules
 from pytest_gpuleak.model.source_files import is_installed
 

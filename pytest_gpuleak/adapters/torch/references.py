@@ -21,7 +21,7 @@ from pytest_gpuleak.adapters.torch.node_hooks import NodeHooks, is_hook_dict
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.collector import get_objects
 from pytest_gpuleak.heap.hidden_references import Link
-from pytest_gpuleak.heap.reference_counts import LENDS_ARGUMENTS, LOOKUP_REFERENCES, getrefcount
+from pytest_gpuleak.heap.interpreter import LENDS_ARGUMENTS, LOOKUP_REFERENCES, getrefcount
 from pytest_gpuleak.heap.type_sieve import TypeSieve, TypeTable
 
 if TYPE_CHECKING:

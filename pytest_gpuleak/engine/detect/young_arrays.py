@@ -18,9 +18,9 @@ from mmap import mmap
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.engine.limits import MOST_CONTAINERS
-from pytest_gpuleak.heap.c_functions import c_function
 from pytest_gpuleak.heap.collector import get_objects
 from pytest_gpuleak.heap.immortal_containers import is_tracked
+from pytest_gpuleak.heap.interpreter import c_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_gpuleak.heap.collector import collect
 from pytest_gpuleak.heap.frames import suspended_frames
-from pytest_gpuleak.heap.reference_counts import getrefcount
+from pytest_gpuleak.heap.interpreter import getrefcount
 from pytest_gpuleak.heap.safe_access import is_subclass
 from pytest_gpuleak.model.readings import HOST
 from pytest_gpuleak.session.fixtures import is_wider

@@ -13,7 +13,7 @@ import types
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.heap.reference_counts import getrefcount
+from pytest_gpuleak.heap.interpreter import getrefcount
 from pytest_gpuleak.session.rerun.unseen.restoring import (
     Restore,
     all_of,

@@ -1,4 +1,4 @@
-"""Measure what `sys.getrefcount` counts beside the references that containers and variables show.
+"""What the interpreter alone tells: counts of references, and functions of its C API as objects of our own.
 
 From Python 3.14 on, a variable that is passed as an argument lends its reference: neither the argument nor the called
 function's parameter adds one (``LOAD_FAST_BORROW``, Python/flowgraph.c).
@@ -7,10 +7,11 @@ function's parameter adds one (``LOAD_FAST_BORROW``, Python/flowgraph.c).
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
 
 UNCOUNTED: Final = 1 << 27
 """Reference counts from here up are no counts, but constants.
@@ -56,3 +57,16 @@ LENDS_ARGUMENTS: Final = _parameter_references() <= 0
 
 TEMPORARY_REFERENCES: Final = _of_parameter(object())
 """What ``getrefcount(parameter)`` returns where the call alone, or its caller's stack, refers to what was passed."""
+
+
+def c_function(name: str, result: Any, *arguments: Any) -> Any:
+    """Return a function of the C API with these types. Raises ImportError or AttributeError where there is none (PyPy).
+
+    An attribute of `ctypes.pythonapi` is one object for the whole process: argument types that are set on it change what the
+    tests call, and theirs what we call. Taken by index, each is another object.
+    """
+    import ctypes  # only suspects need it
+
+    function = ctypes.pythonapi[name]
+    function.restype, function.argtypes = result, arguments
+    return function
