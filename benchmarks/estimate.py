@@ -29,7 +29,7 @@ from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.adapters.torch.cuda_estimate import BlockRecorder
 from pytest_gpuleak.adapters.torch.settle_steps import free_workspaces_now
 from pytest_gpuleak.engine.peaks import peak_of
-from pytest_gpuleak.model.sizes import MIB
+from pytest_gpuleak.model.text import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable

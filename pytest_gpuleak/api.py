@@ -26,8 +26,8 @@ from pytest_gpuleak.heap.interpreter import TEMPORARY_REFERENCES, UNCOUNTED, get
 from pytest_gpuleak.model.findings import Finding, Holder
 from pytest_gpuleak.model.peak_parts import Peak, located
 from pytest_gpuleak.model.policy import Policy
-from pytest_gpuleak.model.sizes import parse_size
 from pytest_gpuleak.model.source_files import is_user_file
+from pytest_gpuleak.model.text import parse_size
 from pytest_gpuleak.model.version import __version__  # noqa: F401 - a public name of the package
 from pytest_gpuleak.results import Holders, LeakError, Leaks, PeakExplanation
 

@@ -27,8 +27,7 @@ from pytest_gpuleak.baseline.toml_file import (
     write_tolerance,
 )
 from pytest_gpuleak.model.peak_changes import KnownPeak, PeakRow
-from pytest_gpuleak.model.sizes import MIB
-from pytest_gpuleak.model.text import clean_text
+from pytest_gpuleak.model.text import MIB, clean_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -6,8 +6,7 @@ import re
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_gpuleak.model.text import clean_text
-from pytest_gpuleak.model.toml_text import parse_toml
+from pytest_gpuleak.model.text import clean_text, parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pytest_gpuleak.model.sizes import MIB
+from pytest_gpuleak.model.text import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from typing import Any, Final
 
-from pytest_gpuleak.model.device_wait import DeviceWait, Occupied
+from pytest_gpuleak.model.devices import DeviceWait, Occupied
 from pytest_gpuleak.model.findings import (
     ArrayInfo,
     Autograd,

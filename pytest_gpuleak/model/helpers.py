@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from pytest_gpuleak.model.sizes import MIB
+from pytest_gpuleak.model.text import MIB
 
 # No postponed annotations: `outcomes.TestRecord` names a type of these.
 WARM_UP: Final = 3

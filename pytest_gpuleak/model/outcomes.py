@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.model.device_wait import DeviceWait
+    from pytest_gpuleak.model.devices import DeviceWait
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.helpers import HelperReading
     from pytest_gpuleak.model.peak_parts import Peak

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from pytest_gpuleak.model.sizes import MIB
+from pytest_gpuleak.model.text import MIB
 
 # No postponed annotations: see docs/developing/performance.md, "Start-up".
 

@@ -6,8 +6,7 @@ import dataclasses
 from importlib import resources
 
 from pytest_gpuleak.model.findings import KIND_CODES
-from pytest_gpuleak.model.text import clean_text
-from pytest_gpuleak.model.toml_text import parse_toml
+from pytest_gpuleak.model.text import clean_text, parse_toml
 
 STALE_RULE = "gpu-leak/stale"
 """Rule of a baseline's entry whose leak is gone."""

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.garbage_check import Garbage, GarbageCheck
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+    from pytest_gpuleak.model.devices import LostDevice
     from pytest_gpuleak.model.findings import Finding, FixtureRecord
-    from pytest_gpuleak.model.lost_device import LostDevice
     from pytest_gpuleak.model.outcomes import FixturePlace, TestRecord, Verdict
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
@@ -214,7 +214,7 @@ class LeakCheck:
                 self._last_answered = nodeid
             return ""
         if self.lost_device is None:
-            from pytest_gpuleak.model.lost_device import LostDevice  # most runs lose none
+            from pytest_gpuleak.model.devices import LostDevice  # most runs lose none
 
             lost = LostDevice(*counters.lost, nodeid, moment, self._last_answered, self.attempts.worker)
             self.lost_device = lost

@@ -13,11 +13,11 @@ from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading, H
 from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.detect.heap_scan import ScanDetector
 from pytest_gpuleak.engine.limits import MODULE_BYTES
-from pytest_gpuleak.model.memory_usage import describe_usage
 from pytest_gpuleak.model.outcomes import FixturePlace
 from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.model.readings import HOST, ProbeUnavailable
 from pytest_gpuleak.model.records import TestRecord
+from pytest_gpuleak.model.summary import describe_usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

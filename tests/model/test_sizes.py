@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuleak.model.policy import Policy, Settings
-from pytest_gpuleak.model.sizes import MIB, parse_size
+from pytest_gpuleak.model.text import MIB, parse_size
 from pytest_gpuleak.session.config.settings import build_policy
 from pytest_gpuleak.session.config.values import kind_of
 from pytest_gpuleak.session.options import OPTIONS, Option

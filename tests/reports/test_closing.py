@@ -10,10 +10,9 @@ import pytest
 
 from pytest_gpuleak.cli.output import render_report
 from pytest_gpuleak.model.clean_up import CleanUp
-from pytest_gpuleak.model.device_wait import DeviceWait, Occupied
+from pytest_gpuleak.model.devices import DeviceWait, LostDevice, Occupied
 from pytest_gpuleak.model.finding_codec import encode
 from pytest_gpuleak.model.first_init import FirstInit
-from pytest_gpuleak.model.lost_device import LostDevice
 from pytest_gpuleak.reports import markdown
 from pytest_gpuleak.reports.html import page
 from pytest_gpuleak.reports.terminal.closing import Shown, closing_steps, describe_facts

@@ -6,7 +6,7 @@ import json
 import math
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.model.device_wait import DeviceWait, Occupied
+from pytest_gpuleak.model.devices import DeviceWait, Occupied
 from pytest_gpuleak.model.findings import Finding, Holder
 from pytest_gpuleak.model.outcomes import TestRecord, decode_test, encode_test
 from pytest_gpuleak.reports.terminal.device_waits import MAX_TOLD, describe_waits

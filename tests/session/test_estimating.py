@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuleak.adapters.probe_protocol import TakenBlocks
 from pytest_gpuleak.engine.peaks import PeakBytes
-from pytest_gpuleak.model.sizes import MIB
+from pytest_gpuleak.model.text import MIB
 from pytest_gpuleak.session.features.budgets.budget import Budget, Excess, describe_excess
 from pytest_gpuleak.session.features.budgets.estimating import Estimate, estimate_of, judge_estimate
 

@@ -7,7 +7,7 @@ import textwrap
 from importlib import resources
 from typing import Final
 
-from pytest_gpuleak.model.toml_text import parse_toml
+from pytest_gpuleak.model.text import parse_toml
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any, Literal, Union
 
-from pytest_gpuleak.model.device_wait import DeviceWait
+from pytest_gpuleak.model.devices import DeviceWait
 from pytest_gpuleak.model.finding_codec import with_baseline_status
 from pytest_gpuleak.model.findings import Contribution, Finding, FixtureRecord, KnownLeak
 from pytest_gpuleak.model.helpers import HelperReading
@@ -83,7 +83,7 @@ def _check_plain(value: object, depth: int = 0) -> Any:
 
 
 def check_usage(value: object) -> dict[str, Any]:
-    """Check the memory of a summary, as `model.memory_usage` describes it. Missing keys pass. Raises WrongValueError."""
+    """Check the memory of a summary, as `model.summary` describes it. Missing keys pass. Raises WrongValueError."""
     place = "summary.memory"
     found: dict[str, Any] = check(dict[str, Any], value, place)
     for name, kind in _USAGE.items():

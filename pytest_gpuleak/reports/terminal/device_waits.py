@@ -14,7 +14,7 @@ from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pytest_gpuleak.model.device_wait import DeviceWait, Occupied
+    from pytest_gpuleak.model.devices import DeviceWait, Occupied
     from pytest_gpuleak.model.records import TestRecord
 
 MAX_TOLD: Final = 20

@@ -8,8 +8,7 @@ from pytest_gpuleak.model.finding_codec import decode
 from pytest_gpuleak.model.helpers import HelperMemory, has_drifted
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.readings import HOST
-from pytest_gpuleak.model.sizes import MIB
-from pytest_gpuleak.model.text import clean_text, count_of, format_signed
+from pytest_gpuleak.model.text import MIB, clean_text, count_of, format_signed
 from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, first_lines
 
 if TYPE_CHECKING:

@@ -88,7 +88,7 @@ def render_lost_devices(counts: Mapping[str, Any]) -> list[str]:
     lines: list[str] = []
     entries = counts.get("lost_devices") or ()
     if entries:
-        from pytest_gpuleak.model.lost_device import LostDevice  # most runs lose none
+        from pytest_gpuleak.model.devices import LostDevice  # most runs lose none
     for lost in (LostDevice(**entry) for entry in entries):
         last = lost.last_answered
         before = (

@@ -10,10 +10,9 @@ import pytest
 
 from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.model.isolation import isolated
-from pytest_gpuleak.model.memory_usage import describe_usage
 from pytest_gpuleak.model.policy import Settings, describe
 from pytest_gpuleak.model.records import RunReport
-from pytest_gpuleak.model.summary import ProcessFacts, count_known, find_dearest, summarise
+from pytest_gpuleak.model.summary import ProcessFacts, count_known, describe_usage, find_dearest, summarise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

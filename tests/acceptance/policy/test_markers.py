@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuleak.model.policy import Policy, Settings
-from pytest_gpuleak.model.sizes import MIB
+from pytest_gpuleak.model.text import MIB
 from pytest_gpuleak.session.config.markers import policy_of
 
 RunPolicy = Callable[..., Any]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.model.sizes import MIB
+from pytest_gpuleak.model.text import MIB
 
 RunPolicy = Callable[..., Any]
 

@@ -38,7 +38,7 @@ def test_a_run_loads_the_check_plainly_and_a_users_plugin_as_ever(tmp_path: path
 
 
 BREAKING = {
-    "The floors": ("model/sizes.py", "pytest_gpuleak.session.run"),
+    "The floors": ("model/text.py", "pytest_gpuleak.session.run"),
     "Only pytest's side knows pytest": ("engine/suspect.py", "pytest"),
     "Libraries are imported by their adapters": ("explain/search.py", "torch"),
     "Report formats do not know each other": ("reports/markdown.py", "pytest_gpuleak.reports.sarif"),

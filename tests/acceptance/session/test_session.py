@@ -363,7 +363,7 @@ LATER = (
     "engine.suspect",
     "adapters.torch.peak_mode",
     "explain",
-    "model.device_wait",
+    "model.devices",
     "model.findings",
     "model.helpers",
     "model.peak_parts",

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuleak.engine.peaks import CachingAllocator, PeakBytes, peak_of, rounded
-from pytest_gpuleak.model.sizes import MIB
+from pytest_gpuleak.model.text import MIB
 
 BIG = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 SIZES = st.one_of(st.integers(1, 3 * MIB), st.integers(1, 64 * MIB), st.sampled_from([512, MIB, MIB + 1, 10 * MIB]))

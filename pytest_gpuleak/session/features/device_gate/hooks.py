@@ -11,7 +11,7 @@ import pytest
 from pytest_gpuleak.engine.limits import DEVICE_STEP_S
 from pytest_gpuleak.engine.settle.device_wait import compare, tell_state
 from pytest_gpuleak.engine.stages import DEVICES
-from pytest_gpuleak.model.device_wait import DeviceWait
+from pytest_gpuleak.model.devices import DeviceWait
 from pytest_gpuleak.model.outcomes import CHECKED, TestRecord, decode_test
 from pytest_gpuleak.session.features.device_gate.agents import AgentFigures
 from pytest_gpuleak.session.features.device_gate.processes import ListedProcesses
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.nvml.readings import NvmlReading
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.settle.device_wait import Remains
-    from pytest_gpuleak.model.device_wait import Occupied
+    from pytest_gpuleak.model.devices import Occupied
     from pytest_gpuleak.session.attempt import AttemptLog
     from pytest_gpuleak.session.features.children.agents import Agents
 

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.engine.left_behind import owner_of
-from pytest_gpuleak.model.device_wait import Occupied
+from pytest_gpuleak.model.devices import Occupied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

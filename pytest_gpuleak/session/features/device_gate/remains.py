@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.engine.limits import LEAST_OCCUPIED
-from pytest_gpuleak.model.device_wait import Occupied
+from pytest_gpuleak.model.devices import Occupied
 from pytest_gpuleak.model.outcomes import CHECKED
 
 if TYPE_CHECKING:
