@@ -26,7 +26,7 @@ from pytest_gpuleak.reports.terminal.lines import (
     TitleLine,
     first_lines,
 )
-from pytest_gpuleak.reports.terminal.peak_changes import render_heaviest
+from pytest_gpuleak.reports.terminal.peak import render_heaviest
 from pytest_gpuleak.reports.terminal.section import render_codes, render_leaks
 from pytest_gpuleak.reports.terminal.summary import render_dearest, render_usage
 

@@ -10,7 +10,7 @@ from pytest_gpuleak.baseline.peaks import Made, Peaks, key_of
 from pytest_gpuleak.model.peak_changes import PeakChange, changed_peaks, peaks_by_test
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, format_signed
 from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT
-from pytest_gpuleak.reports.terminal.peak_changes import render_rows
+from pytest_gpuleak.reports.terminal.peak import render_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

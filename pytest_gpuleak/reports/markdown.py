@@ -17,8 +17,7 @@ from pytest_gpuleak.reports.terminal.closing import describe_facts
 from pytest_gpuleak.reports.terminal.findings import render_finding
 from pytest_gpuleak.reports.terminal.holders import place_of_edit, place_of_root
 from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, INDENT, TEXT_LIMIT
-from pytest_gpuleak.reports.terminal.peak import render_peak, title_of
-from pytest_gpuleak.reports.terminal.peak_changes import heaviest
+from pytest_gpuleak.reports.terminal.peak import heaviest, render_peak, title_of
 from pytest_gpuleak.reports.terminal.section import render_largest, render_totals
 from pytest_gpuleak.reports.terminal.summary import render_summary
 from pytest_gpuleak.reports.wording import describe_owners, find_origin

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.outcomes import Verdict
     from pytest_gpuleak.model.records import RunReport
     from pytest_gpuleak.session.features.clean_up_calls import CleanUpCalls
-    from pytest_gpuleak.session.features.first_init.watch import InitWatch
+    from pytest_gpuleak.session.features.first_init_watch import InitWatch
     from pytest_gpuleak.session.leak_check import LeakCheck
     from pytest_gpuleak.session.records.completeness import RunProgress
     from pytest_gpuleak.session.records.recorder import Recorder

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
     from pytest_gpuleak.session.features.leak_fails import LeakFails
-    from pytest_gpuleak.session.features.out_of_memory.section import OutOfMemorySection
+    from pytest_gpuleak.session.features.out_of_memory import OutOfMemorySection
     from pytest_gpuleak.session.leak_check import LeakCheck
 
 QUIET_VERDICTS = ("clean", "noted")
@@ -71,7 +71,7 @@ class RuntestHooks(FixtureHooks):
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Judge the test once its teardown's report is made, and put the verdict into that report."""
         if call.excinfo is not None:
-            from pytest_gpuleak.session.tracebacks import drop_own_frames
+            from pytest_gpuleak.session.faults import drop_own_frames
 
             drop_own_frames(call.excinfo.value)
         report = yield
@@ -136,7 +136,7 @@ class RuntestHooks(FixtureHooks):
 
     def _explain_shortage(self, item: pytest.Item, error: BaseException, report: pytest.TestReport) -> None:
         if self._shortages is None:
-            from pytest_gpuleak.session.features.out_of_memory.section import OutOfMemorySection
+            from pytest_gpuleak.session.features.out_of_memory import OutOfMemorySection
 
             check = self._check
             self._shortages = OutOfMemorySection(check.tracker, check.knowledge, check.late.explain)

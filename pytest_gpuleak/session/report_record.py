@@ -1,4 +1,4 @@
-"""Attach a test's record to its teardown's report, and set the report's text."""
+"""Attach a test's record to its teardown's report, and set the report's text and the properties that JUnit's XML has of it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.model.outcomes import TestRecord, decode_test, encode_test
+from pytest_gpuleak.model.text import clean_text
 
 if TYPE_CHECKING:
     import pytest
 
     from pytest_gpuleak.model.findings import Finding, FixtureRecord
+
 
 RECORD_ATTRIBUTE = "gpu_leak"
 """The attribute of a teardown's report that carries the test's record; xdist sends it along."""
@@ -30,7 +32,7 @@ def encode_safely(record: TestRecord | FixtureRecord) -> dict[str, Any]:
     from pytest_gpuleak.model.records import encode
 
     def salvaged(why: str) -> dict[str, Any]:
-        from pytest_gpuleak.reports.json.salvage import salvage_record
+        from pytest_gpuleak.reports.json.write import salvage_record
 
         return salvage_record(record, why)
 
@@ -79,7 +81,6 @@ def note_properties(report: pytest.TestReport, record: TestRecord) -> None:
     """Add the findings to JUnit's properties."""
     if record.findings:
         from pytest_gpuleak.model.isolation import isolated
-        from pytest_gpuleak.reports.junit import properties_of
 
         report.user_properties += isolated(
             lambda: properties_of(record), lambda _: [("gpu_leak_verdict", record.verdict)]
@@ -95,3 +96,27 @@ def describe_failure(findings: tuple[Finding, ...]) -> str:
     return "GPU LEAK\n" + "\n\n".join(
         isolated(partial(render_short, found), partial(name_unshown, found)) for found in findings if found.failed
     )
+
+
+MAX_LISTED = 10
+"""Findings of a test whose holder and fingerprint are listed."""
+
+_TEXT_LIMIT = 300
+
+
+def properties_of(record: TestRecord) -> list[tuple[str, str]]:
+    """Return a test's verdict and bytes, then holder and fingerprint of each leak that fails, is known or allowed.
+
+    Other tests get none: strict xunit2 readers reject properties of tests.
+    """
+    told = [found for found in record.findings if found.failed or found.known or record.verdict == "allowed"]
+    if not told:
+        return []
+    properties = [("gpu_leak_verdict", record.verdict), ("gpu_leak_bytes", str(sum(found.bytes for found in told)))]
+    for found in told[:MAX_LISTED]:
+        holder = "unknown" if found.holder is None else found.holder.text or found.holder.root or found.holder.kind
+        properties.append(("gpu_leak_holder", clean_text(holder, _TEXT_LIMIT)))
+        if found.process is not None:
+            properties.append(("gpu_leak_process", clean_text(found.process.text, _TEXT_LIMIT)))
+        properties.append(("gpu_leak_fingerprint", clean_text(found.fingerprint, _TEXT_LIMIT)))
+    return properties

@@ -24,7 +24,7 @@ from pytest_gpuleak.session.config.given_values import place_of_option, read_val
 from pytest_gpuleak.session.config.markers import check_markers
 from pytest_gpuleak.session.config.settings import FAILING, read_scan, read_settings
 from pytest_gpuleak.session.features.clean_up_calls import CleanUpCalls
-from pytest_gpuleak.session.features.first_init.watch import InitWatch
+from pytest_gpuleak.session.features.first_init_watch import InitWatch
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.item_hooks import RuntestHooks
 from pytest_gpuleak.session.leak_check import LeakCheck

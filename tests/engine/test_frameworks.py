@@ -28,7 +28,7 @@ PACKAGE = pathlib.Path(pytest_gpuleak.__file__).parent
 NAMES_LIBRARIES = {
     "adapters/registry.py",  # the row
     "explain/edge_to_edit.py",  # a list of libraries, jax and tensorflow among them
-    "session/features/out_of_memory/text.py",  # a list of libraries' errors
+    "session/features/out_of_memory.py",  # a list of libraries' errors
     "baseline/peaks.py", "cli/peaks.py", "session/features/peaks/ratchet.py",  # a file of peaks has torch's version
 }  # fmt: skip
 SPEAKS_TO_THE_USER = ("explain/hints/", "reports/")

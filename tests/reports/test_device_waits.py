@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.model.devices import DeviceWait, Occupied
 from pytest_gpuleak.model.findings import Finding, Holder
 from pytest_gpuleak.model.outcomes import TestRecord, decode_test, encode_test
-from pytest_gpuleak.reports.terminal.device_waits import MAX_TOLD, describe_waits
+from pytest_gpuleak.reports.terminal.devices import MAX_TOLD, describe_waits
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.outcomes import Outcome

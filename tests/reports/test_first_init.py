@@ -11,7 +11,7 @@ from pytest_gpuleak.model.finding_codec import encode
 from pytest_gpuleak.model.first_init import Caller, FirstInit
 from pytest_gpuleak.model.outcomes import FixturePlace
 from pytest_gpuleak.reports.json.read import UnusableReport, read_report
-from pytest_gpuleak.reports.terminal.first_init import is_shown, render_first_init
+from pytest_gpuleak.reports.terminal.devices import is_shown, render_first_init
 
 if TYPE_CHECKING:
     from pathlib import Path

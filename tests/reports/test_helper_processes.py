@@ -13,9 +13,9 @@ from pytest_gpuleak.reports.formats import render
 from pytest_gpuleak.reports.github import render_annotations
 from pytest_gpuleak.reports.html.rows import find_all
 from pytest_gpuleak.reports.html.tree import find_culprits
-from pytest_gpuleak.reports.junit import properties_of
 from pytest_gpuleak.reports.terminal.findings import render_briefly
 from pytest_gpuleak.reports.terminal.short_summary import render_short_summary
+from pytest_gpuleak.session.report_record import properties_of
 
 if TYPE_CHECKING:
     from tests.reports.conftest import Make

@@ -19,8 +19,7 @@ from pytest_gpuleak.model.finding_codec import decode_finding, encode_finding
 from pytest_gpuleak.model.findings import Autograd, FixtureRecord
 from pytest_gpuleak.reports import formats
 from pytest_gpuleak.reports.formats import write_report
-from pytest_gpuleak.reports.json.plain import MAX_TEXT
-from pytest_gpuleak.reports.json.write import encode_report, load_schema
+from pytest_gpuleak.reports.json.write import MAX_TEXT, encode_report, load_schema
 from tests.support.schema import check_schema, validator
 
 if TYPE_CHECKING:

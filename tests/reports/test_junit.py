@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.model.findings import Holder
-from pytest_gpuleak.reports.junit import MAX_LISTED, properties_of
-from pytest_gpuleak.session.report_record import note_properties
+from pytest_gpuleak.session.report_record import MAX_LISTED, note_properties, properties_of
 from tests.support.hostile import TEXTS, hostile_finding
 
 if TYPE_CHECKING:

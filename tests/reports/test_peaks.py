@@ -10,7 +10,7 @@ from pytest_gpuleak.model.peak_parts import Peak, PeakMoment, PeakPart, PeakStep
 from pytest_gpuleak.model.source_files import Origin
 from pytest_gpuleak.reports import formats
 from pytest_gpuleak.reports.html.peaks import draw_peaks
-from pytest_gpuleak.reports.terminal.peak_changes import heaviest, render_heaviest
+from pytest_gpuleak.reports.terminal.peak import heaviest, render_heaviest
 
 if TYPE_CHECKING:
     from tests.reports.conftest import Make

@@ -16,9 +16,8 @@ from pytest_gpuleak.engine.detect.processes import Children
 from pytest_gpuleak.engine.limits import LEAST_OCCUPIED
 from pytest_gpuleak.model.findings import Finding
 from pytest_gpuleak.model.outcomes import TestRecord
-from pytest_gpuleak.session.features.device_gate.agents import AgentFigures
-from pytest_gpuleak.session.features.device_gate.processes import ListedProcesses
-from pytest_gpuleak.session.features.device_gate.remains import in_this_process, reserved_growth
+from pytest_gpuleak.session.features.device_gate.hooks import in_this_process, reserved_growth
+from pytest_gpuleak.session.features.device_gate.processes import AgentFigures, ListedProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

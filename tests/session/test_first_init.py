@@ -6,7 +6,7 @@ import pytest
 
 from pytest_gpuleak.model.finding_codec import encode
 from pytest_gpuleak.model.first_init import FirstInit, Phase, decode_first_init, earlier_of
-from pytest_gpuleak.session.features.first_init.stack import Call, find_place
+from pytest_gpuleak.session.features.first_init_stack import Call, find_place
 
 LAZY_INIT = Call("torch.cuda", "/lib/site-packages/torch/cuda/__init__.py", 501, "_lazy_init", is_user=False)
 OURS = Call("pytest_gpuleak.adapters.torch.first_use", "/src/gpuleak/first_use.py", 70, "_call", is_user=False)

@@ -11,7 +11,7 @@ import pytest
 from pytest_gpuleak.adapters.nvml.readings import NvmlReading, ProcessMemory
 from pytest_gpuleak.engine.left_behind import OwnedBytes
 from pytest_gpuleak.model.readings import HOST, ArrayReading
-from pytest_gpuleak.session.features.out_of_memory.text import (
+from pytest_gpuleak.session.features.out_of_memory import (
     DeviceFacts,
     HostFacts,
     OutOfMemory,

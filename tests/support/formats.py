@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 
 from pytest_gpuleak.baseline.file import Baseline, dump_baseline
-from pytest_gpuleak.reports import github, gitlab, junit, markdown, sarif
+from pytest_gpuleak.reports import github, gitlab, markdown, sarif
 from pytest_gpuleak.reports.html import page as html
 from pytest_gpuleak.reports.json import write as json_report
 from pytest_gpuleak.reports.terminal.baseline import render_stale
 from pytest_gpuleak.reports.terminal.findings import render_short
 from pytest_gpuleak.reports.terminal.section import render_codes, render_leaks
 from pytest_gpuleak.reports.terminal.summary import render_dearest, render_summary, render_usage
+from pytest_gpuleak.session import report_record
 from tests.reports.test_html import Page
 from tests.support.schema import check_schema
 
@@ -150,7 +151,7 @@ def junit_text(report: RunReport) -> str:
     root = ET.Element("testsuite")
     for test in report.tests:
         case = ET.SubElement(root, "testcase")
-        for name, value in junit.properties_of(test):
+        for name, value in report_record.properties_of(test):
             ET.SubElement(case, "property", name=name, value=value)
         for found in test.findings:
             ET.SubElement(case, "failure").text = render_short(found)

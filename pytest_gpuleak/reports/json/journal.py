@@ -24,7 +24,7 @@ from pytest_gpuleak.model.records import SCHEMA, TestRecord
 from pytest_gpuleak.model.summary import Totals
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports.atomic_write import write_text
-from pytest_gpuleak.reports.json.plain import MAX_TEXT, encode_line, plain
+from pytest_gpuleak.reports.json.write import MAX_TEXT, encode_line, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -83,7 +83,7 @@ def render_init(found: FirstInit | None, shown: Shown) -> list[str]:
     """Write who initialised a device first: where it fails the run, breaks processes that tests fork, or with ``-v``."""
     if found is None:
         return []
-    from pytest_gpuleak.reports.terminal.first_init import is_shown, render_first_init
+    from pytest_gpuleak.reports.terminal.devices import is_shown, render_first_init
 
     if shown.fails_by_init:
         return [BadLine(f"{render_first_init(found)}; the run fails (--gpu-leak-no-init-at-collection)")]
@@ -93,7 +93,7 @@ def render_init(found: FirstInit | None, shown: Shown) -> list[str]:
 def _waits(run: Ended, width: int) -> list[str]:
     if not any(test.device_wait for test in run.tests):
         return []
-    from pytest_gpuleak.reports.terminal.device_waits import describe_waits  # only with --gpu-leak-wait
+    from pytest_gpuleak.reports.terminal.devices import describe_waits  # only with --gpu-leak-wait
 
     texts = describe_waits(run.tests)
     if not width:

@@ -16,9 +16,9 @@ from pytest_gpuleak.heap.frames import suspended_frames
 from pytest_gpuleak.heap.interpreter import getrefcount
 from pytest_gpuleak.heap.safe_access import is_subclass
 from pytest_gpuleak.model.readings import HOST
+from pytest_gpuleak.session.faults import error_chain, traceback_of
 from pytest_gpuleak.session.fixtures import is_wider
 from pytest_gpuleak.session.pytest_internals import DeferredFinalizerErrors, log_handlers, release_values, warn
-from pytest_gpuleak.session.tracebacks import error_chain, traceback_of
 
 if TYPE_CHECKING:
     import types

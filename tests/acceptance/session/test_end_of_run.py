@@ -175,7 +175,7 @@ def test_what_a_worker_sends_and_cannot_be_read_takes_one_line(run: Runner, monk
     [
         ("reports.terminal.findings", "render_short", ()),
         ("reports.terminal.findings", "render_finding", ()),
-        ("reports.junit", "properties_of", ("-n1",)),
+        ("session.report_record", "properties_of", ("-n1",)),
         ("model.findings", "encode_finding", ()),
         ("model.findings", "encode_finding", ("-n1",)),  # which sends it
     ],

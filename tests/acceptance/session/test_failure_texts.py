@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.session.tracebacks import drop_own_frames
+from pytest_gpuleak.session.faults import drop_own_frames
 
 if TYPE_CHECKING:
     from tests.conftest import Runner

@@ -369,7 +369,7 @@ LATER = (
     "model.peak_parts",
     "reports.html",
     "reports.json",
-    "reports.terminal.device_waits",
+    "reports.terminal.devices",
     "reports.terminal.helpers",
     "session.features.device_gate",
     "session.publishing",

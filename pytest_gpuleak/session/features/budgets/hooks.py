@@ -13,6 +13,7 @@ from pytest_gpuleak.model.findings import Contribution
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.session.config.markers import check_each, closest_first
+from pytest_gpuleak.session.faults import drop_own_frames
 from pytest_gpuleak.session.features.budgets.budget import (
     BUDGET_OPTION,
     NO_DEVICE,
@@ -30,7 +31,6 @@ from pytest_gpuleak.session.fixture_hooks import PLUGIN_ERRORS
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.options import BUDGET_MARKER
 from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, shared_meter
-from pytest_gpuleak.session.tracebacks import drop_own_frames
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -226,7 +226,7 @@ def _there_before(item: pytest.Item, excess: Excess) -> tuple[Contribution, ...]
 
 def _alive_on(config: pytest.Config, device: str) -> tuple[Contribution, ...]:
     """Return the largest arrays on a device; none where they cannot be read: the budget was exceeded all the same."""
-    from pytest_gpuleak.session.features.out_of_memory.text import group_readings  # loaded for an excess alone
+    from pytest_gpuleak.session.features.out_of_memory import group_readings  # loaded for an excess alone
 
     def read() -> tuple[Contribution, ...]:
         readings: dict[int, ArrayReading] = {}

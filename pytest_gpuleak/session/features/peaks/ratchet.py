@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.baseline.peaks import LEAST, Made
 from pytest_gpuleak.model.peak_changes import KnownPeak, PeakChange, known_peak
 from pytest_gpuleak.model.text import clean_text, format_bytes
-from pytest_gpuleak.reports.terminal.peak import render_peak
-from pytest_gpuleak.reports.terminal.peak_changes import render_grown
+from pytest_gpuleak.reports.terminal.peak import render_grown, render_peak
 from pytest_gpuleak.session.features.budgets.budget import peak_finding
 from pytest_gpuleak.session.frameworks import shared_frameworks
 

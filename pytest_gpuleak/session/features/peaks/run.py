@@ -157,7 +157,7 @@ class PeakRun(ShowsExcess):
             return []
         from pytest_gpuleak.model.finding_codec import decode
         from pytest_gpuleak.model.peak_parts import Peak
-        from pytest_gpuleak.reports.terminal.peak_changes import render_heaviest
+        from pytest_gpuleak.reports.terminal.peak import render_heaviest
 
         peaks: list[tuple[str, Peak]] = [
             (nodeid, decode(Peak, told["peak"])) for nodeid, told in self._told.items() if told.get("peak")

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuleak.heap.safe_access import module_dict, mro
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.pytest_internals import fixtures_of
-from pytest_gpuleak.session.rerun.unseen.libraries import loggers_of
-from pytest_gpuleak.session.rerun.unseen.process import hooks
+from pytest_gpuleak.session.rerun.unseen.process import hooks, loggers_of
 from pytest_gpuleak.session.rerun.unseen.restoring import (
     Restore,
     all_of,

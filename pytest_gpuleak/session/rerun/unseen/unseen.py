@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.session.frameworks import shared_frameworks
-from pytest_gpuleak.session.rerun.unseen import libraries, output, process, pytest_state
+from pytest_gpuleak.session.rerun.unseen import output, process, pytest_state
 from pytest_gpuleak.session.rerun.unseen.plugins import hide_from_plugins
 from pytest_gpuleak.session.rerun.unseen.random_state import keep_random_states
 from pytest_gpuleak.session.rerun.unseen.restoring import all_of, keep_each
@@ -48,12 +48,12 @@ OF_PROCESS: tuple[Callable[[], Restore], ...] = (
     process.keep_name_counters,
     process.keep_settings,
     process.keep_modules,
-    libraries.keep_logging,
-    libraries.keep_locale,
-    libraries.keep_decimal,
-    libraries.keep_context_variables,
-    libraries.keep_event_loop,
-    libraries.keep_tracemalloc,
+    process.keep_logging,
+    process.keep_locale,
+    process.keep_decimal,
+    process.keep_context_variables,
+    process.keep_event_loop,
+    process.keep_tracemalloc,
 )
 """What a test may have set in the process. Lists and hooks, which grow, are put back after the verdict: see `after_verdict`."""
 

@@ -52,6 +52,6 @@ class InitWatch:
     def _note(self, by: str | None, device: str) -> None:
         if self.found is not None or os.getpid() != self._process:
             return
-        from pytest_gpuleak.session.features.first_init.stack import describe_stack
+        from pytest_gpuleak.session.features.first_init_stack import describe_stack
 
         self.found = describe_stack(device, by, self._thread, self._root, collected=self._collected)

@@ -1,1 +1,0 @@
-"""Tell who initialised a device first in this process."""

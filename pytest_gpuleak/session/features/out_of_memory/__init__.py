@@ -1,1 +1,0 @@
-"""Tell who holds the memory when it has run out."""
