@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.reference_protocol import UNTOLD
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
-from pytest_gpuleak.adapters.torch.autograd_rings import LEAF_HOOKS, kept_below, may_close
-from pytest_gpuleak.adapters.torch.autograd_walk import GraphWalk
+from pytest_gpuleak.adapters.torch.autograd_walk import LEAF_HOOKS, GraphWalk, kept_below, may_close
 from pytest_gpuleak.adapters.torch.backward_pass import no_backward_running
 from pytest_gpuleak.adapters.torch.lookup import torch_class, torch_module
 from pytest_gpuleak.adapters.torch.node_hooks import NodeHooks, is_hook_dict
