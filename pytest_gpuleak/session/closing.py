@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from pytest_gpuleak.session.pytest_internals import runs_nothing
-from pytest_gpuleak.session.records.completeness import DESELECTED_KEY
+from pytest_gpuleak.session.records.run_records import DESELECTED_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from pytest_gpuleak.session.features.clean_up_calls import CleanUpCalls
     from pytest_gpuleak.session.features.first_init_watch import InitWatch
     from pytest_gpuleak.session.leak_check import LeakCheck
-    from pytest_gpuleak.session.records.completeness import RunProgress
     from pytest_gpuleak.session.records.recorder import Recorder
-    from pytest_gpuleak.session.records.run_records import RunRecords
+    from pytest_gpuleak.session.records.run_records import RunProgress, RunRecords
     from pytest_gpuleak.session.surroundings import Surroundings
 
 _T = TypeVar("_T")

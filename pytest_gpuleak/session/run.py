@@ -30,9 +30,8 @@ from pytest_gpuleak.session.item_hooks import RuntestHooks
 from pytest_gpuleak.session.leak_check import LeakCheck
 from pytest_gpuleak.session.peak_hooks import shared_probes, take_over_meter
 from pytest_gpuleak.session.pytest_internals import PhaseSignals, keep_files_real, plugin_packages, runs_nothing
-from pytest_gpuleak.session.records.completeness import RunProgress
 from pytest_gpuleak.session.records.recorder import JournalHooks, Recorder, Sender
-from pytest_gpuleak.session.records.run_records import RunRecords
+from pytest_gpuleak.session.records.run_records import RunProgress, RunRecords
 from pytest_gpuleak.session.safeguards import ATTEMPTS, RunSafeguards
 from pytest_gpuleak.session.showing import show_first_init, show_run, show_short_summary
 from pytest_gpuleak.session.surroundings import path_of_rank, rank_of, read_surroundings

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuleak.model.clean_up import MAX_LISTED, OTHERS, CleanUp, add_up, is_worth_telling, total_s
 from pytest_gpuleak.model.first_init import FirstInit
-from pytest_gpuleak.model.summary import ProcessFacts
+from pytest_gpuleak.model.summary import MAX_LISTED, OTHERS, CleanUp, ProcessFacts, add_up, is_worth_telling, total_s
 from pytest_gpuleak.reports.terminal.summary import render_clean_up, render_clean_up_calls
 
 CALLS = st.lists(

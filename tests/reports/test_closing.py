@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.cli.output import render_report
-from pytest_gpuleak.model.clean_up import CleanUp
 from pytest_gpuleak.model.devices import DeviceWait, LostDevice, Occupied
 from pytest_gpuleak.model.finding_codec import encode
 from pytest_gpuleak.model.first_init import FirstInit
+from pytest_gpuleak.model.summary import CleanUp
 from pytest_gpuleak.reports import markdown
 from pytest_gpuleak.reports.html import page
 from pytest_gpuleak.reports.terminal.closing import Shown, closing_steps, describe_facts

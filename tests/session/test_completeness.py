@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuleak.model.outcomes import TestRecord
-from pytest_gpuleak.session.records.completeness import DESELECTED_KEY, RunProgress
+from pytest_gpuleak.session.records.run_records import DESELECTED_KEY, RunProgress
 
 SESSION: Any = SimpleNamespace(shouldfail=False, shouldstop=False)
 IDS = ["t.py::test_one", "t.py::test_two"]

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_gpuleak.model.outcomes import TestRecord
-from pytest_gpuleak.session.records.completeness import RunProgress
 from pytest_gpuleak.session.records.recorder import Recorder
-from pytest_gpuleak.session.records.run_records import RunRecords
+from pytest_gpuleak.session.records.run_records import RunProgress, RunRecords
 from pytest_gpuleak.session.report_record import RECORD_ATTRIBUTE
 
 NODEID = "t.py::test_one"

@@ -9,14 +9,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pytest_gpuleak.model.clean_up import CleanUp
 from pytest_gpuleak.model.devices import LostDevice
 from pytest_gpuleak.model.finding_codec import encode
 from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
 from pytest_gpuleak.model.first_init import FirstInit
 from pytest_gpuleak.model.helpers import HelperMemory
 from pytest_gpuleak.model.records import SCHEMA, RunReport, TestRecord
-from pytest_gpuleak.model.summary import count_known, find_dearest, summarise
+from pytest_gpuleak.model.summary import CleanUp, count_known, find_dearest, summarise
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports.json.journal import recover
 from pytest_gpuleak.reports.json.validate import WrongValueError, check, check_usage, describe_value

@@ -11,8 +11,8 @@ from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, INDENT, MIN_WIDTH, T
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpuleak.model.clean_up import CleanUp
     from pytest_gpuleak.model.records import RunReport, TestRecord
+    from pytest_gpuleak.model.summary import CleanUp
 
 _FIXTURES_SHOWN = 5
 
@@ -40,7 +40,7 @@ def render_clean_up(counts: Mapping[str, Any]) -> list[str]:
     entries, run_s = _clean_up_of(counts), counts.get("run_s") or 0.0
     if not entries:
         return []
-    from pytest_gpuleak.model.clean_up import is_worth_telling, total_s
+    from pytest_gpuleak.model.summary import is_worth_telling, total_s
 
     if not is_worth_telling(entries, run_s):
         return []
@@ -69,7 +69,7 @@ _DOES = {"gc.collect": "collects the heap", "empty_cache": "empties the device's
 def _clean_up_of(counts: Mapping[str, Any]) -> list[CleanUp]:
     if not counts.get("cleanup"):
         return []
-    from pytest_gpuleak.model.clean_up import CleanUp  # most suites leave that to the interpreter
+    from pytest_gpuleak.model.summary import CleanUp  # most suites leave that to the interpreter
 
     return [CleanUp(**entry) for entry in counts["cleanup"]]
 

@@ -15,8 +15,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuleak.heap.frames import COMPREHENSIONS, belongs_to_plugin
-from pytest_gpuleak.model.clean_up import CleanUp
 from pytest_gpuleak.model.source_files import is_user_file, shorten
+from pytest_gpuleak.model.summary import CleanUp
 from pytest_gpuleak.session.pytest_internals import fixtures_of_items
 
 if TYPE_CHECKING:

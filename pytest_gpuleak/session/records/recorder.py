@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.policy import Settings
     from pytest_gpuleak.reports.json.journal import Journal
     from pytest_gpuleak.session.leak_check import LeakCheck
-    from pytest_gpuleak.session.records.completeness import RunProgress
-    from pytest_gpuleak.session.records.run_records import RunRecords
+    from pytest_gpuleak.session.records.run_records import RunProgress, RunRecords
 
 FIXTURES_ATTRIBUTE = "gpu_leak_fixtures"
 """Attribute of a report with a worker's findings on fixtures so far, in case the worker dies."""

@@ -32,7 +32,7 @@ CLEAN = "def test_clean():\n    pass\n"
 STEPS = [
     ("session.leak_check", "LeakCheck.finish", "judging what was left at the end"),
     ("session.records.recorder", "Recorder.finish", "recording the last tests"),
-    ("session.records.completeness", "RunProgress.why_incomplete", "telling whether the run is complete"),
+    ("session.records.run_records", "RunProgress.why_incomplete", "telling whether the run is complete"),
     ("session.publishing", "locate", "finding the repository"),
     ("reports.terminal.section", "render_leaks", "showing the leaks"),
     ("reports.terminal.summary", "render_usage", "showing the heaviest tests"),
