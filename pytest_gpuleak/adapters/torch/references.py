@@ -315,7 +315,7 @@ class TorchReferences:
             return list(kept_below(access, list(filter(access.is_tensor, objects)))) if resting else []
 
     def may_close_rings(self, arrays: Sequence[object]) -> bool:
-        """Return whether a cycle may lead through one of the tensors' autograd graphs (see `autograd_rings`)."""
+        """Return whether a cycle may lead through one of the tensors' autograd graphs (see `autograd_walk`)."""
         access = TorchAccess.of_loaded()
         if access is None:
             return False
