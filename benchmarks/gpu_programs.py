@@ -126,7 +126,7 @@ import collections
 import json
 import time
 import timeit
-from pytest_gpuleak.adapters.host.probes import host_probes
+from pytest_gpuleak.adapters.host.modes import host_probes
 from pytest_gpuleak.adapters.nvml.readings import Nvml
 from pytest_gpuleak.adapters.torch.devices import TorchDevices
 from pytest_gpuleak.engine.detect.counters import CounterWatch

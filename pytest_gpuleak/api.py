@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.adapters.host.probes import host_probes
+from pytest_gpuleak.adapters.host.modes import host_probes
 from pytest_gpuleak.adapters.registry import own_frameworks, own_reference_finders
 from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.run_tracker import RunTracker

@@ -8,7 +8,7 @@ import gc
 import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_gpuleak.adapters.host.probes import host_probes
+from pytest_gpuleak.adapters.host.modes import host_probes
 from pytest_gpuleak.adapters.nvml.readings import framework_uuids
 from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.child.messages import ClosedError, Lines

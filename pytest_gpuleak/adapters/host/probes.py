@@ -1,4 +1,4 @@
-"""The probes that count the host's memory by one number, and all probes by the names that `--gpu-leak-host` accepts."""
+"""Count the host's memory by one number: what malloc has handed out, or the resident set, which cannot tell what made it grow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_gpuleak.adapters.probe_protocol import HostProbe
 from pytest_gpuleak.model.readings import ProbeUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 
 class CounterProbe(HostProbe):
@@ -82,28 +82,3 @@ class HeapProbe(CounterProbe):
     def read_briefly(self, least: Callable[[], int]) -> int:
         """Return the counter, or the last reading if it cannot have grown by `least` since; 0 while the probe is stopped."""
         return 0 if self._read is None or self._reader is None else self._reader.read_briefly(least)
-
-
-NAMES = ("heap", "tracemalloc", "pympler", "rss")
-"""The names that `host_probes` accepts."""
-
-
-def host_probes(names: Sequence[str], root: str = "") -> list[HostProbe]:
-    """Return these probes in order, not started; `root` is pytest's rootdir. Raises ValueError for other names."""
-    return [_make(name, root) for name in dict.fromkeys(names)]
-
-
-def _make(name: str, root: str) -> HostProbe:
-    if name == "heap":
-        return HeapProbe()
-    if name == "tracemalloc":
-        from pytest_gpuleak.adapters.host.tracemalloc_probe import TracemallocProbe
-
-        return TracemallocProbe(root)
-    if name == "pympler":
-        from pytest_gpuleak.adapters.host.pympler_probe import PymplerProbe
-
-        return PymplerProbe()
-    if name == "rss":
-        return ResidentSetProbe()
-    raise ValueError(f"{name!r} is none of {', '.join(NAMES)}")

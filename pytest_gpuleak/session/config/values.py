@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_gpuleak.adapters.host.probes import NAMES as HOST_PROBES
+from pytest_gpuleak.adapters.host.modes import NAMES as HOST_PROBES
 from pytest_gpuleak.model.text import parse_number, parse_size
 
 if TYPE_CHECKING:

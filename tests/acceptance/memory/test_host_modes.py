@@ -68,7 +68,7 @@ if HAVE_NUMPY:
 if HAVE_TORCH:
     ROWS["CPU tensor of 20 MiB"] = lambda: torch.ones(5 * MIB)
 
-from pytest_gpuleak.adapters.host.probes import host_probes
+from pytest_gpuleak.adapters.host.modes import host_probes
 from pytest_gpuleak.explain.large_objects import recorder_of
 
 

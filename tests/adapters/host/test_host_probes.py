@@ -13,7 +13,8 @@ import pytest
 
 from pytest_gpuleak.adapters.host import heap_reader
 from pytest_gpuleak.adapters.host.heap_reader import mallinfo
-from pytest_gpuleak.adapters.host.probes import NAMES, HeapProbe, ResidentSetProbe, host_probes
+from pytest_gpuleak.adapters.host.modes import NAMES, host_probes
+from pytest_gpuleak.adapters.host.probes import HeapProbe, ResidentSetProbe
 from pytest_gpuleak.adapters.host.tracemalloc_probe import TracemallocProbe
 from pytest_gpuleak.explain.large_objects import recorder_of
 from pytest_gpuleak.model.readings import ProbeUnavailable
