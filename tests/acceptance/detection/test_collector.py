@@ -119,15 +119,31 @@ SOURCE = """
         del node
         gc.collect()
         assert called == [1]
+
+    def test_one_call_is_one_collection():
+        phases = []
+        callback = lambda phase, info: phases.append((phase, info["generation"]))
+        gc.disable()
+        gc.collect()
+        gc.callbacks.append(callback)
+        try:
+            for _ in range(10):
+                cycle()
+            assert 10 <= gc.collect() <= 25  # a node, and up to Python 3.10 its dict
+            assert phases == [("start", 2), ("stop", 2)]
+            assert callback in gc.callbacks
+        finally:
+            gc.callbacks.remove(callback)
+            gc.enable()
 """
 
 
 def test_as_without_the_plugin(run: Runner, pytester: pytest.Pytester) -> None:
     # In a process of its own: what an outer run holds would be counted too.
     without = run(SOURCE, plugin="--no-gpu-leak", apart=True)
-    without.result.assert_outcomes(passed=12)
+    without.result.assert_outcomes(passed=13)
     with_it = run("", apart=True)
-    with_it.result.assert_outcomes(passed=12)
+    with_it.result.assert_outcomes(passed=13)
     assert set(with_it.verdicts.values()) == {"clean"}
 
 
@@ -246,6 +262,36 @@ def test_a_conftest_that_binds_the_functions(run: Runner, pytester: pytest.Pytes
     )
     assert found.verdicts == {"test_sees_everything": "clean"}
     found.result.assert_outcomes(passed=1)
+
+
+@pytest.mark.skipif(not epochs_supported(), reason="a scan brings no collection forward")
+def test_garbage_that_a_fixture_collects_makes_no_suspect(run: Runner) -> None:
+    """A suite whose fixture calls `gc.collect()` after each test ran each of them that leaves garbage three times."""
+    found = run(
+        """
+        import gc, pytest
+
+        RUNS = []
+
+        @pytest.fixture(autouse=True)
+        def cleanup():
+            gc.collect()
+            yield
+            gc.collect()
+
+        @pytest.mark.parametrize("number", range(3))
+        def test_garbage(number):
+            node = [bytearray(30 << 20)]
+            node.append(node)
+            RUNS.append(number)
+
+        def test_last():
+            assert RUNS == [0, 1, 2]
+        """,
+        apart=True,
+    )
+    assert set(found.verdicts.values()) == {"clean"}
+    found.result.assert_outcomes(passed=4)
 
 
 @pytest.mark.skipif(not epochs_supported(), reason="a scan brings no collection forward")
