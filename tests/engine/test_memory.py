@@ -455,6 +455,30 @@ def test_what_collections_free_within_a_run_may_be_earlier_tests(*, counted: boo
     assert watch.end().at_most().bytes == {(HOST, "heap"): 0}
 
 
+@pytest.mark.parametrize("set_up_before", [True, False])
+def test_what_the_teardown_of_an_older_fixture_collects_hides_nothing(*, set_up_before: bool) -> None:
+    """Its garbage is left out of the test's growth: `tearDownClass` with `gc.collect()` made a suspect of each class's last test."""
+    heap = Heap()
+    heap.counts_heap = True
+    watch = CounterWatch((), [heap])
+    watch.begin()
+    watch.apart.setup_begins(0, PLACE, Policy())
+    heap.size += 100
+    watch.apart.setup_ends(1, 0.0, failed=False)
+    if set_up_before:
+        watch.begin()
+    heap.size += 7
+    watch.apart.teardown_begins(0)
+    watch.note_collection("start")
+    heap.size -= 100
+    watch.note_collection("stop")
+    watch.apart.teardown_ends(1)
+    growth = watch.end()
+    assert growth.bytes == {(HOST, "heap"): 7}
+    # Of a fixture that the run has set up itself as much is left out as its setup has added: the rest may be earlier tests'.
+    assert growth.at_most().bytes == {(HOST, "heap"): 7 if set_up_before else 107}
+
+
 def test_a_scan_tells_of_collections_within_a_test_alone() -> None:
     phases: list[str] = []
     before = len(gc.callbacks)

@@ -57,7 +57,8 @@ class CounterWatch:
         self._standing: dict[Key, int] | None = None
         self._in_heap = 0
         self._collecting: list[int] = []
-        self._collected: dict[Key, int] = {}
+        self.collected: dict[Key, int] = {}
+        """Bytes that collections of the whole heap have freed within the run (see `Growth.collected`)."""
         self._recording: list[tuple[HostProbe, Recorder]] = []
         self.has_answered = False
         """Whether a device has told its use, by a call to it, at least once."""
@@ -109,7 +110,7 @@ class CounterWatch:
         self.apart.begin()
         if self._unknown:
             self._unknown = set()
-        self._collected = {}
+        self.collected = {}
         devices = self.read_devices() if self._standing is None else self._standing
         self._before = {**devices, **self._read_host()}
         self._standing = None
@@ -159,7 +160,7 @@ class CounterWatch:
                 first_used = frozenset(device for device, _ in self._after) - devices - self._met - {HOST}
             if self.has_answered and self._processes is not None:
                 self._add_outside(growth, first_used, self._processes)
-        return Growth(growth, first_used, imported, modules=modules, collected=self._collected)
+        return Growth(growth, first_used, imported, modules=modules, collected=self.collected)
 
     def growth_in_fixtures(self) -> Growth:
         """Return what the last run may have put into wider fixtures: its growth before their teardowns, as far as these have freed it."""
@@ -190,7 +191,7 @@ class CounterWatch:
                 return
             for probe, before, after in zip(probes, self._collecting, sizes, strict=True):
                 key = HOST, probe.name
-                self._collected[key] = self._collected.get(key, 0) + max(before - after, 0)
+                self.collected[key] = self.collected.get(key, 0) + max(before - after, 0)
 
     def heap_bytes(self) -> int:
         """Return the bytes that ``malloc`` has handed out, by the first counter that includes them; 0 without one."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class Counters(Protocol):
     """The counters of one process: `detect.counters.CounterWatch`."""
 
+    collected: dict[Key, int]
+
     def read(self) -> dict[Key, int]:
         """Read all counters."""
 
@@ -64,7 +66,7 @@ class GrowthApart:
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:  # noqa: ARG002
         """Stop counting growth for the test."""
-        self._levels.append(_Level(self._counters.read()))
+        self._levels.append(_Level(self._counters))
 
     def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:  # noqa: ARG002
         """Book the setup's growth to the fixture."""
@@ -75,11 +77,11 @@ class GrowthApart:
         self._owned[fixture] = {key: size - level.inner.get(key, 0) for key, size in added.items()}
         self._set_up.add(fixture)
         self._leave_out(added)
-        self._leave_out_imports(level)
+        self._leave_out_rest(level)
 
     def teardown_begins(self, fixture: FixtureKey) -> None:  # noqa: ARG002
         """Read the counters before the fixture's finalizers."""
-        level = _Level(self._counters.read())
+        level = _Level(self._counters)
         if self.before_teardown is None and not self._levels:
             self.before_teardown = {key: size - self.sizes.get(key, 0) for key, size in level.before.items()}
         self._levels.append(level)
@@ -100,7 +102,7 @@ class GrowthApart:
     @contextmanager
     def values_let_go(self) -> Iterator[None]:
         """Take what the body frees for values of fixtures that were torn down: the test's own reference is the last."""
-        level = _Level(self._counters.read())
+        level = _Level(self._counters)
         yield
         self._let_go(level)
 
@@ -118,7 +120,7 @@ class GrowthApart:
                 booked[key] = booked.get(key, 0) - freed
         self._leave_out(booked)
         if self._others_filled:
-            self._leave_out_imports(level)
+            self._leave_out_rest(level)
 
     def _leave_out(self, added: Mapping[Key, int]) -> None:
         """Count what was added for no test, and not for the fixture in whose setup or teardown it was added."""
@@ -126,27 +128,29 @@ class GrowthApart:
         for key, size in added.items():
             inner[key] = inner.get(key, 0) + size
 
-    def _leave_out_imports(self, level: _Level) -> None:
+    def _leave_out_rest(self, level: _Level) -> None:
+        self._counters.collected = level.collected  # of growth that is left out nothing can be hidden
         if not self._levels:
             self.imported += len(imported_since(level.modules))
 
     @contextmanager
     def kept_apart(self) -> Iterator[None]:
         """Leave what the body adds out of the test's growth: the plugin works in the middle of the test."""
-        level = _Level(self._counters.read())
+        level = _Level(self._counters)
         try:
             yield
         finally:
             self._leave_out(self._counters.added(level.before, self._counters.read()))
-            self._leave_out_imports(level)
+            self._leave_out_rest(level)
 
 
 class _Level:
     """A higher-scoped fixture's setup or teardown in progress: counters and modules before it, and growth of fixtures within it."""
 
-    __slots__ = ("before", "inner", "modules")
+    __slots__ = ("before", "collected", "inner", "modules")
 
-    def __init__(self, before: dict[Key, int]) -> None:
-        self.before = before
+    def __init__(self, counters: Counters) -> None:
+        self.before = counters.read()
+        self.collected = dict(counters.collected)
         self.inner: dict[Key, int] = {}
         self.modules = len(sys.modules)

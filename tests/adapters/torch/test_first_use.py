@@ -104,7 +104,9 @@ def test_a_torch_without_a_queue_is_left_alone(torch: Any) -> None:
     assert load()._queued_calls == ()
 
 
-@pytest.mark.parametrize("stub", [None, 5, object(), types.ModuleType("torch.cuda")], ids=str)
+@pytest.mark.parametrize(
+    "stub", [None, 5, object(), types.ModuleType("torch.cuda")], ids=lambda stub: type(stub).__name__
+)
 def test_a_stub_is_left_alone(torch: Any, monkeypatch: pytest.MonkeyPatch, stub: object) -> None:
     monkeypatch.setitem(sys.modules, "torch.cuda", stub)
     torch.watch.look()
