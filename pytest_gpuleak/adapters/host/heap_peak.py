@@ -195,7 +195,10 @@ class LinesAtPeak:
             sys.settrace(None)
 
     def peak(self, device: str) -> Peak:
-        """Return the peak that was expected, its parts by line. What the line at the peak has freed by its end is temporary."""
+        """Return the peak that was expected, its parts by line. What the line at the peak has freed by its end is temporary.
+
+        This run may have taken a little more (caches of libraries): its rows are then the peak.
+        """
         grown = self._expected
         if not self._reached:
             return Peak(device, grown, lacks=("the run that tells lines stayed below the peak",))
@@ -214,7 +217,8 @@ class LinesAtPeak:
             parts.append(PeakPart("temporary", "", rest, 1, created=origin_at(*at)))
         parts.sort(key=lambda part: -part.bytes)
         moment = None if at is None else PeakMoment(at[0], at[1], "", self._phase, at[2])
-        return Peak(device, grown, moment, tuple(parts), max(0, grown - sum(part.bytes for part in parts)))
+        explained = sum(part.bytes for part in parts)
+        return Peak(device, max(grown, explained), moment, tuple(parts), max(0, grown - explained))
 
     def pause(self) -> None:
         """Leave out what is made from now on."""

@@ -142,3 +142,13 @@ def test_a_peak_that_is_not_reached_again_has_no_lines() -> None:
     with heap:
         bytearray(MIB)
     assert heap.peak("cpu").lacks == ("the run that tells lines stayed below the peak",)
+
+
+def test_lines_that_have_taken_more_than_was_expected_are_the_peak() -> None:
+    heap = HeapPeak(LinesAtPeak(2 * MIB, is_here))
+    with heap:
+        kept = [bytearray(2 * MIB), bytearray(MIB)]
+    assert kept
+    peak = heap.peak("cpu")
+    assert peak.bytes >= 3 * MIB
+    assert sum(part.bytes for part in peak.parts) + peak.unexplained_bytes == peak.bytes
