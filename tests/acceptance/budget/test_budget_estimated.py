@@ -145,6 +145,26 @@ def test_by_the_ini_and_beside_the_leak_check(estimated: Estimated, pytester: py
 
 
 @pytest.mark.usefixtures("forked")
+def test_a_re_run_that_peaks_lower_is_told_beside_the_estimate(estimated: Estimated) -> None:
+    result = estimated(
+        """
+        import pytest, torch
+        CACHED = []
+
+        @pytest.mark.max_gpu_mb(10)
+        def test_fills_a_cache():
+            if not CACHED:
+                CACHED.append(1)
+                torch.ones(16 * 2**18)
+            torch.ones(4 * 2**18)
+        """,
+        "--gpu-leak-estimate",
+    )
+    result.stdout.fnmatch_lines(
+        ["*not told: the first run is estimated at 16.0 MiB, its re-run, of which the parts are, at 4.0 MiB"]
+    )
+
+
 def test_what_the_re_run_sets_up_again_is_no_growth_of_a_fixture(pytester: pytest.Pytester) -> None:
     source = """
         import pytest, torch

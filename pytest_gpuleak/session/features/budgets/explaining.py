@@ -46,8 +46,8 @@ MOST_OBJECTS: Final = 50_000
 _LEADS_AWAY: Final = (FunctionType, MethodType, BuiltinFunctionType, FrameType)
 """Types of objects that lead to a module's globals, or to what runs."""
 
-_SAME = 100
-"""Part of the peak (1/100) by which two runs of a test may differ before both peaks are told."""
+_SAME = 1
+"""Percent of the peak by which two runs of a test may differ before both peaks are told."""
 
 
 class Explained(NamedTuple):
@@ -96,6 +96,7 @@ def explain_excess(test: EndedTest, excess: Excess, meter: PeakMeter, attempts: 
             peak = with_total(dataclasses.replace(peak, workspaces_bytes=None), least)
         peak = _compared(peak, excess)
     if excess.percent:
+        peak = _compared(peak, excess)
         lacks, explained = peak.lacks, sum(part.bytes for part in peak.parts)
         peak = with_total(peak, max(explained, excess.peak))
         peak = dataclasses.replace(peak, lacks=lacks, estimated=True)  # the moment is not in doubt: no device counted
@@ -108,9 +109,10 @@ def _compared(peak: Peak, excess: Excess) -> Peak:
     """Return the peak of the re-run, which says so where the first run's was another."""
     first = excess.peak - (excess.before if excess.budget.total else 0)
     most = first + excess.workspaces if peak.workspaces_bytes is not None else first
-    if (first - peak.bytes) * _SAME <= first and (peak.bytes - most) * _SAME <= first:
+    if max(first - peak.bytes, peak.bytes - most) * 100 <= first * (excess.percent or _SAME):
         return peak
-    lack = f"the first run peaked at {format_bytes(first)}, its re-run, of which the parts are, at {format_bytes(peak.bytes)}"
+    peaked = "is estimated" if excess.percent else "peaked"
+    lack = f"the first run {peaked} at {format_bytes(first)}, its re-run, of which the parts are, at {format_bytes(peak.bytes)}"
     return dataclasses.replace(peak, lacks=(*peak.lacks, clean_text(lack, 200)))
 
 
