@@ -68,7 +68,7 @@ def _recorded() -> Iterator[list[Peak]]:
         return
     with recorder:
         yield found
-    found.extend(located(recorder.peak(device), root) for device in recorder.devices())
+    found.extend(located(recorder.peak(device), root) for device in recorder.devices() or ("",))
 
 
 @contextlib.contextmanager

@@ -83,7 +83,7 @@ class PeakExplanation:
     """
 
     def __init__(self, peaks: Sequence[Peak]) -> None:
-        self.peaks = {peak.device: peak for peak in peaks}
+        self.peaks = {peak.device: peak for peak in peaks if peak.device}
         self._first = peaks[0] if peaks else Peak("", 0)
         self.device = self._first.device
 

@@ -34,6 +34,15 @@ def test_without_torch_nothing_is_told_and_torch_is_not_imported() -> None:
     assert printed == ["[3] 0 () None False", "no tensor was made", "  not told: torch had not been imported"]
 
 
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+def test_what_is_not_told_is_said_where_no_tensor_is_known() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    found = explain_peak(torch.jit.trace, lambda array: array * 2, torch.ones(4))
+    assert (found.device, found.bytes, found.parts, found.peaks) == ("", 0, (), {})
+    assert str(found).splitlines() == ["no tensor was made", "  not told: what torch.jit.trace ran is not in the parts"]
+
+
 def test_an_error_reaches_the_caller() -> None:
     with pytest.raises(ZeroDivisionError):
         explain_peak(lambda: 1 // 0)
