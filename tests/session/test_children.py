@@ -564,6 +564,23 @@ def test_of_subprocesss_processes_those_that_will_greet_are_waited_for(
     assert listener.expected == [4711] * greets
 
 
+def test_a_process_amidst_exec_is_waited_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience_module, "read_use", lambda _: ProcessUse(1.0, wants=False))
+    monkeypatch.setattr(listener_module, "has_ended", lambda _: False)
+    monkeypatch.setattr(listener_module, "_is_users", lambda _: True)
+    monkeypatch.setattr(listener_module, "environment_of", lambda _: dict(os.environ))
+    listener = run.agents_._connections._listener
+    monkeypatch.setattr(listener, "_has_pth", True)
+    seen: list[list[str]] = [[], [], [sys.executable, "server.py"]]
+    monkeypatch.setattr(listener_module, "command_line", lambda pid: PYTEST if pid == os.getpid() else seen.pop(0))
+    listener.expect([4711])
+    assert (listener.expected, seen) == ([4711], [])
+    monkeypatch.setattr(listener_module, "EXEC_S", 0.2)
+    monkeypatch.setattr(listener_module, "command_line", lambda _: [])
+    listener.expect([4712])  # which stays without a command
+    assert listener.expected == [4711]
+
+
 @pytest.mark.parametrize(
     ("command", "told"),
     [

@@ -11,13 +11,15 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.adapters.processes.facts import command_line, environment_of
+from pytest_gpuleak.adapters.processes.facts import command_line, environment_of, has_ended
 from pytest_gpuleak.adapters.processes.kinds import runs_python
 from pytest_gpuleak.child import hook
 from pytest_gpuleak.model.version import __version__
 from pytest_gpuleak.session.features.children.connection import Connection
+from pytest_gpuleak.session.features.children.patience import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +29,11 @@ _OPTION = "--gpu-leak-children=agent"
 
 PTH = "pytest_gpuleak.pth"
 """The file beside the installed package by which processes of `subprocess` start their agent."""
+
+EXEC_S = 15.0
+"""Seconds of its own in which a process that has begun to run a program must have the program's command."""
+
+_EXEC_STEP_S = 0.001
 
 _PREFIX = "gpuleak-run-"
 _LONGEST = 70
@@ -85,7 +92,7 @@ class Listener:
         return environment.get(hook.ENV) == self._run
 
     def _will_greet(self, pid: int) -> bool:
-        command = command_line(pid)
+        command = _command_once_run(pid)
         if _is_fork(command):
             return self._is_in(os.environ)
         options = itertools.takewhile(lambda part: part.startswith("-"), command[1:])
@@ -136,6 +143,14 @@ class Listener:
 
         process.BaseProcess.start = start  # type: ignore[method-assign, assignment]
         return undo
+
+
+def _command_once_run(pid: int) -> list[str]:
+    """Return a process's command, once it has one: `subprocess.Popen` returns amidst `exec`, when Linux tells none."""
+    patience = Patience(EXEC_S)
+    while not (command := command_line(pid)) and not has_ended(pid) and not patience.spent_on([pid]):
+        sleep(_EXEC_STEP_S)
+    return command
 
 
 def _is_fork(command: list[str]) -> bool:
