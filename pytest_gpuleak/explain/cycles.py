@@ -12,7 +12,7 @@ from pytest_gpuleak.explain.reference_graph import Graph
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.collector import PausedCollector
-from pytest_gpuleak.heap.referrers import reaches_everything, referrers
+from pytest_gpuleak.heap.referrers import reaches_everything, referrers, visible_blocks
 from pytest_gpuleak.model.findings import CYCLE_ROOT, Holder
 
 if TYPE_CHECKING:
@@ -50,10 +50,11 @@ class CycleReader:
         found: dict[int, Holder] = {}
         largest = sorted(range(len(arrays)), key=lambda index: -sizes.get(id(arrays[index]), 0))[:MAX_ARRAYS]
         with PausedCollector():
+            blocks = visible_blocks()  # of the epoch alone: what is older has no part in a cycle of the test's
             for index in largest:
                 if budget.spent:
                     break
-                ring, way = _nearest_ring(arrays[index], {id(arrays)}, budget)
+                ring, way = _nearest_ring(arrays[index], {id(arrays)}, budget, blocks)
                 if ring:
                     found[id(arrays[index])] = self._written(ring, way)
                     ring.clear()
@@ -101,7 +102,7 @@ def _is_local(value: object) -> bool:
     return safe_access.is_a(value, type) and "<locals>" in safe_access.class_qualname(value)  # type: ignore[arg-type]
 
 
-def _nearest_ring(array: object, ignored: set[int], budget: Budget) -> tuple[list[object], list[object]]:
+def _nearest_ring(array: object, ignored: set[int], budget: Budget, blocks: int) -> tuple[list[object], list[object]]:
     """Return the objects of the nearest cycle that leads to an array, and those in between; empty without a cycle."""
     graph = Graph()
     graph.add(array)
@@ -113,7 +114,7 @@ def _nearest_ring(array: object, ignored: set[int], budget: Budget) -> tuple[lis
         ignored.add(id(frame))
         frame = frame.f_back
     for _ in range(MAX_LEVELS):
-        level = referrers(frontier, budget)
+        level = referrers(frontier, budget, blocks)
         wanted = set(map(id, frontier))
         further: list[object] = []
         closing: list[tuple[int, int]] = []

@@ -25,15 +25,19 @@ SCAN_FROM: Final = 256
 _BLOCKS_A_STEP: Final = 16
 """Blocks of memory on a heap of which a pass of `gc.get_referrers`, written in C, walks over in the time of a step.
 
-A heap has a container for about four blocks. To count these would take as long as the pass.
+To count the containers, of which a heap has one for about four blocks, would take as long as the pass.
 """
+
+_BLOCKS_A_CONTAINER: Final = 4
 
 _AT_ONCE: Final = 4_096
 """Objects whose referents are listed together."""
 
 _UNTOUCHABLE: Final = "_asyncio"
 
-_allocated_blocks: Final[Callable[[], int]] = getattr(sys, "getallocatedblocks", lambda: 4 * len(get_objects()))
+_allocated_blocks: Final[Callable[[], int]] = getattr(
+    sys, "getallocatedblocks", lambda: _BLOCKS_A_CONTAINER * len(get_objects())
+)
 """Return the number of blocks of memory that are in use."""
 
 
@@ -75,14 +79,20 @@ def untouchable_modules() -> frozenset[int]:
     return frozenset((id(loaded), *found))
 
 
-def referrers(children: Sequence[object], budget: Budget) -> list[object]:
+def visible_blocks() -> int:
+    """Return about as many blocks as the visible objects have: beside a frozen heap, these few take no time to count."""
+    return _BLOCKS_A_CONTAINER * len(get_objects())
+
+
+def referrers(children: Sequence[object], budget: Budget, blocks: int | None = None) -> list[object]:
     """Return the tracked or immortal containers that refer to one of `children`, as far as found within the budget.
 
     The caller removes the search's own, and clears the list: it may hold itself, and collections are paused.
+    `blocks` are those that a pass walks over: without it, those of the whole heap.
     """
     if len(children) < SCAN_FROM:
         found = get_referrers(*children)
-        budget.worked(_allocated_blocks() // _BLOCKS_A_STEP)
+        budget.worked((_allocated_blocks() if blocks is None else blocks) // _BLOCKS_A_STEP)
         if are_untracked():
             found += immortal_referrers(children, untouchable_modules(), budget.worked)
         return found

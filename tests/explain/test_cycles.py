@@ -30,9 +30,7 @@ class Node:
 
 
 @pytest.fixture(autouse=True)
-def paused(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    # A worker that has run a thousand tests has a large heap.
-    monkeypatch.setattr("pytest_gpuleak.explain.cycles.STEPS", 100 * STEPS)
+def paused() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
@@ -61,6 +59,11 @@ def test_a_ring_of_objects_is_named_by_types_and_references() -> None:
     )
     assert (found.kind, found.root) == ("unknown", "a reference cycle")
     assert found.text == name + "".join(step.edge for step in found.path)
+
+
+def test_a_heap_that_was_there_before_does_not_count_as_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_gpuleak.heap.referrers._allocated_blocks", lambda: 16 * STEPS)
+    assert read(ring_of_nodes()) != [None]
 
 
 def class_of_a_function() -> Buffer:
