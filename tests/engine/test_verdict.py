@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.engine.judge.arrays import conclude, judge
+from pytest_gpuleak.engine.judge.arrays import conclude, judge, judge_cycles
 from pytest_gpuleak.model.evidence import Evidence, Survivor
 from pytest_gpuleak.model.findings import Holder, PathStep
 from pytest_gpuleak.model.fingerprint import fingerprint
@@ -211,3 +211,11 @@ def test_arrays_under_names_beside_the_one_to_cut_are_named_too() -> None:
         for one in model
     ]
     assert beside(*parts) == []  # the model is let go of as a whole
+
+
+@pytest.mark.parametrize("read", [1, 2])
+def test_the_cycle_of_any_view_is_that_of_their_memory(read: int) -> None:
+    views = [ArrayReading(identity, (4,), "uint8", "cpu", 4, 7, 8) for identity in (1, 2)]
+    ring = Holder("unknown", "a reference cycle", "app.Node.parent")
+    (found,) = judge_cycles(views, Policy(), {read: ring})
+    assert (found.holder, found.count, found.bytes) == (ring, 1, 8)

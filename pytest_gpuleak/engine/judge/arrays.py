@@ -85,7 +85,9 @@ def judge_cycles(cycles: Iterable[ArrayReading], policy: Policy, rings: Mapping[
     """Return the findings on arrays that only a garbage collection freed, one a device."""
     if policy.cycles == "ignore":
         return []
-    return [_cycle(readings, policy, rings) for readings in _by_device(cycles)]
+    # Of arrays that share their memory one is told.
+    known_first = sorted(cycles, key=lambda reading: reading.identity not in rings)
+    return [_cycle(readings, policy, rings) for readings in _by_device(known_first)]
 
 
 def _order_of(found: Finding) -> tuple[bool, int, str]:
