@@ -6,11 +6,12 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.model.peak_changes import PeakRow, compare_rows
 from pytest_gpuleak.model.peak_parts import Peak, PeakMoment, PeakPart, PeakStep
 from pytest_gpuleak.model.source_files import Origin
 from pytest_gpuleak.reports import formats
 from pytest_gpuleak.reports.html.peaks import draw_peaks
-from pytest_gpuleak.reports.terminal.peak import heaviest, render_heaviest
+from pytest_gpuleak.reports.terminal.peak import heaviest, render_heaviest, render_rows
 
 if TYPE_CHECKING:
     from tests.reports.conftest import Make
@@ -91,4 +92,20 @@ def test_where_a_device_was_used_the_host_is_not_ranked_with_it() -> None:
     assert render_heaviest(peaks, 5)[0] == "gpu-leak: the peaks of the 1 heaviest test (on devices)"
     assert render_heaviest([], 5) == [
         "gpu-leak: no peak was explained: no test has used a device, or made a tensor on the CPU"
+    ]
+
+
+def test_rows_that_grew_and_rows_that_shrank_add_up_to_the_change() -> None:
+    old = [
+        PeakRow("temporary", 4 * MIB, 1, "float32 [8]", "m.py:1 in f"),
+        PeakRow("held", 300, 1, "int8 [300]", "m.py:2 in f"),
+    ]
+    new = [
+        PeakRow("activation", 8 * MIB, 2, "float32 [8]", "m.py:1 in f"),
+        PeakRow("held", 200, 1, "int8 [200]", "m.py:2 in f"),
+    ]
+    assert render_rows(compare_rows(old, new)) == [
+        "    +8.0 MiB  activation  m.py:1 in f  new: 2 x float32 [8]",
+        "    -4.0 MiB  temporary  m.py:1 in f  gone: 1 x float32 [8]",
+        "  -100 bytes  1 more",
     ]

@@ -120,15 +120,20 @@ def render_heaviest(peaks: Sequence[tuple[str, Peak]], number: int) -> list[str]
 
 
 def render_rows(rows: Sequence[RowChange]) -> list[str]:
-    """Write the rows that have grown, those that have grown most first."""
+    """Write the rows that differ, first those that have grown, most first, then those that have shrunk: they add up to the change."""
     grown = [row for row in rows if row.grown > 0]
+    shrunk = [row for row in reversed(rows) if row.grown < 0]
     total = sum(row.grown for row in grown)
-    shown = [row for row in grown if row.grown * _SLIGHT >= total][:ROWS_SHOWN]
+    shown = [row for part in (grown, shrunk) for row in _large(part, total)]
     lines = [_row_line(row) for row in shown]
-    if len(shown) < len(grown):
-        rest = sum(row.grown for row in grown) - sum(row.grown for row in shown)
-        lines.append(f"{INDENT}{format_signed(rest):>10}  {len(grown) - len(shown)} more")
+    if len(shown) < len(grown) + len(shrunk):
+        rest = sum(row.grown for row in rows) - sum(row.grown for row in shown)
+        lines.append(f"{INDENT}{format_signed(rest):>10}  {len(grown) + len(shrunk) - len(shown)} more")
     return lines
+
+
+def _large(rows: Sequence[RowChange], total: int) -> list[RowChange]:
+    return [row for row in rows if abs(row.grown) * _SLIGHT >= total][:ROWS_SHOWN]
 
 
 def _row_line(change: RowChange) -> str:
@@ -149,4 +154,5 @@ def render_grown(change: PeakChange, file: str, tolerance: float) -> list[str]:
         f"of {clean_text(file, TEXT_LIMIT)} (tolerance {tolerance * 100:g} %)"
     )
     rows = render_rows(change.rows)
-    return [head, *(["what grew:", *rows] if rows else [])]
+    title = "what grew, and what shrank:" if any(row.grown < 0 for row in change.rows) else "what grew:"
+    return [head, *([title, *rows] if rows else [])]
