@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuleak.adapters.processes.usage import ProcessUse, read_use
-from pytest_gpuleak.session.features.children import connections as patience_module
-from pytest_gpuleak.session.features.children.connections import HINDERED_S, LOOK_S, Patience
+from pytest_gpuleak.session.features.children import patience as patience_module
+from pytest_gpuleak.session.features.children.patience import HINDERED_S, LOOK_S, Patience
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 SECONDS = st.floats(0, 1000)

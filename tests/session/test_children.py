@@ -24,12 +24,12 @@ from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.model.version import __version__
 from pytest_gpuleak.session.features.children import agents as agents_module
 from pytest_gpuleak.session.features.children import connections as connections_module
-from pytest_gpuleak.session.features.children import connections as patience_module
 from pytest_gpuleak.session.features.children import listener as listener_module
+from pytest_gpuleak.session.features.children import patience as patience_module
 from pytest_gpuleak.session.features.children.agents import Agents
 from pytest_gpuleak.session.features.children.connection import Connection, read_finding
-from pytest_gpuleak.session.features.children.connections import LOOK_S
 from pytest_gpuleak.session.features.children.listener import Listener, open_listener
+from pytest_gpuleak.session.features.children.patience import LOOK_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,20 +1,19 @@
-"""The connections to all agents of a run: who greets, who owns the process, how long they are waited for."""
+"""The connections to all agents of a run: who greets, who owns the process, what is asked of them."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import select
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.processes.facts import has_ended, name_and_command
-from pytest_gpuleak.adapters.processes.usage import ProcessUse, read_use
 from pytest_gpuleak.model.findings import HelperProcess
 from pytest_gpuleak.model.version import __version__
+from pytest_gpuleak.session.features.children.patience import LOOK_S, Patience
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuleak.engine.detect.processes import Children
     from pytest_gpuleak.engine.detect.protocol import FixtureKey
@@ -184,39 +183,3 @@ def wait(opened: Sequence[Listener | Connection], seconds: float) -> set[int]:
     for one in opened:
         poller.register(one.fileno(), select.POLLIN)
     return {descriptor for descriptor, _ in poller.poll(math.ceil(seconds * 1000))}
-
-
-LOOK_S: Final = 0.05
-"""Seconds between two looks at processes that do not answer."""
-
-HINDERED_S: Final = 60.0
-"""Seconds more, by the clock, that a process is waited for which the machine keeps from running."""
-
-
-class Patience:
-    """Waits for each of some processes `seconds` of its own (`ProcessUse.own_seconds`)."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds - LOOK_S  # who answers before the first look is not looked at
-        self._looked = perf_counter()
-        self._until = self._looked + seconds + HINDERED_S
-        self._known: dict[int, tuple[ProcessUse, float]] = {}
-        """What each process had used at the last look, and how long it was waited for by then."""
-
-    def spent_on(self, pids: Iterable[int]) -> set[int]:
-        """Return those of the processes that are waited for no longer, at each look; in between none."""
-        now = perf_counter()
-        passed_s = now - self._looked
-        if passed_s < LOOK_S:
-            return set()
-        self._looked = now
-        spent: set[int] = set()
-        for pid in set(pids):
-            use = read_use(pid)
-            before, waited_s = self._known.get(pid, (None, 0.0))
-            if before is not None:
-                waited_s += use.own_seconds(before, passed_s)
-            self._known[pid] = use, waited_s
-            if waited_s >= self._seconds or now >= self._until:
-                spent.add(pid)
-        return spent
