@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import subprocess
 import sys
 import types
@@ -13,7 +14,7 @@ import pytest
 
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
 from pytest_gpuleak.engine.detect.young_arrays import KeepYoung, make_cycle_young, make_young
-from pytest_gpuleak.heap.collector import collect_young, epochs_supported, get_objects
+from pytest_gpuleak.heap.collector import collect_young, current_view, epochs_supported, get_objects
 from tests.support.standin import Buffer, StandInArrays
 
 if TYPE_CHECKING:
@@ -146,6 +147,27 @@ def test_what_the_collection_frees_is_looked_for_once_and_is_gone(detector: Walk
     gc.collect()
     assert detector.look() == [kept]
     assert detector.walks == 1
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="this system has no signal to spare")
+def test_a_lost_signal_is_delivered_once(detector: Walks) -> None:
+    """What delivers it lies among the callbacks until the next collection, which is one of two where user code asks for one."""
+    received: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: received.append(number))
+    try:
+        detector.open()
+        view = current_view()
+        assert view is not None
+        length = len(gc.callbacks)
+        view.signals.lost.append(signal.SIGUSR1)
+        view.signals.go_on("stop")  # as a collection ends in which it was lost: the collector calls what is added
+        assert len(gc.callbacks) == length + 1
+        gc.collect()
+        gc.collect()
+        assert len(gc.callbacks) == length
+        assert received == []
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_nothing_is_kept_alive_or_left_referred_to(detector: Walks) -> None:
