@@ -10,7 +10,7 @@ import pytest
 from pytest_gpuleak.heap.collector import PausedCollector
 from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.fixture_hooks import PLUGIN_ERRORS, FixtureHooks
-from pytest_gpuleak.session.fixtures import may_free
+from pytest_gpuleak.session.fixtures import may_free, nodes_may_free
 from pytest_gpuleak.session.report_record import RECORD_ATTRIBUTE, attach, fail, note_properties
 
 if TYPE_CHECKING:
@@ -58,12 +58,14 @@ class RuntestHooks(FixtureHooks):
         return (yield)
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_teardown(self, nextitem: pytest.Item | None) -> None:
+    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Note which fixtures are to stay: a re-run's teardown must leave the same."""
         if not self._attempts.rerunning:
             self._nextitem = nextitem
             if self._attempts.attempt is not None:
                 self._attempts.attempt.ends = True
+            if self._check.late.waits and nodes_may_free(item, nextitem):
+                self._check.late.explain()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(

@@ -11,7 +11,7 @@ from tests.planted.kind import Kind
 if TYPE_CHECKING:
     from tests.planted.kind import Expected
 
-APART: Final = {"GL007", "GL008", "GL106", "GL202", "GL509", "GL510"}
+APART: Final = {"GL007", "GL008", "GL106", "GL202", "GL509", "GL510", "GL511"}
 """These change the process for the tests after them.
 
 GL202 does not: alone, the first uses of torch in a process grow the heap beside its gradient.

@@ -323,8 +323,19 @@ class TorchReferences:
             return not resting or may_close(access, arrays)
 
     def root_of(self, value: object) -> str:
-        """Return ``hooks of an autograd graph`` for a dict of hooks; else empty."""
-        return "hooks of an autograd graph" if is_hook_dict(value) else ""
+        """Return ``hooks of an autograd graph`` for a dict of hooks, and what modes are held by; else empty."""
+        if is_hook_dict(value):
+            return "hooks of an autograd graph"
+        return "the modes that torch is in" if any(value is mode for mode in _entered_modes()) else ""
+
+
+def _entered_modes() -> Iterator[object]:
+    """Yield the function and dispatch modes that this thread has entered and not left (torch/utils/_python_dispatch.py)."""
+    namespace = safe_access.module_dict(torch_module("torch._C")) or {}
+    for kind in ("function", "dispatch"):
+        length, mode_at = namespace.get(f"_len_torch_{kind}_stack"), namespace.get(f"_get_{kind}_stack_at")
+        if length is not None and mode_at is not None:
+            yield from map(mode_at, range(length()))
 
 
 _NODES: Final = "prim::Constant"

@@ -52,6 +52,7 @@ ORDER: Final[dict[str, Inspector]] = {
     "GL508": runtime.patch_not_stopped,
     "GL509": runtime.signal_handler,
     "GL510": runtime.profiler,
+    "GL511": runtime.mode_not_left,
     "GL205": hooks.hook_not_removed,
     "GL206": hooks.ring_through_graph,
     "GL812": values.array_of_objects,

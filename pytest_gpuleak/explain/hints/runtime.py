@@ -156,3 +156,12 @@ profiler: Final = Pattern(
     kinds=(),
 )
 """A profile or trace function that was set in the test."""
+
+
+mode_not_left: Final = Pattern(
+    "`{mode}` was entered and never left: torch keeps it, and calls it in every later test. Enter it by `with`.",
+    root=r"C\+\+ \(the modes that torch is in\)",
+    type=r"(?s:(?P<mode>.*))",
+    kinds=("native",),
+)
+"""A function or dispatch mode that was entered by hand."""

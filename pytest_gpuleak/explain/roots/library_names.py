@@ -209,6 +209,9 @@ def kept_by_pytest(line: Line, text: str) -> tuple[str, list[Step]]:  # noqa: PL
     if first in (".config", ".session"):  # every item has it, so the item says nothing
         return f"pytest {first[1:]}", steps[1:]
     if safe_access.class_label(type(line.objects.get(0))) == "_pytest.main.Session":
+        if edges == ["._setupstate", ".stack"] and len(steps) > 4:
+            function = line.objects[steps[5].position if len(steps) > 5 else line.end]
+            return f"finalizer {callback_name(function)} given to {steps[2].text[1:-1]}", _with_colon(steps[5:])
         return "pytest session", steps
     instance = 1 if first == "._instance" else 2 if edges == ["._obj", ".__self__"] else None
     if instance is not None:

@@ -146,6 +146,22 @@ class Test{name}(unittest.TestCase):
     assert holders(run(f"import pytest, unittest\n{classes}")) == [f"test_it.Test{name}.kept[0]" for name in TEARDOWNS]
 
 
+def test_they_are_named_before_a_finalizer_of_a_wider_node_frees_them(run: Runner) -> None:
+    found = run("""
+        import pytest
+
+        @pytest.mark.parametrize("scope", [pytest.Session, pytest.Module])
+        def test_it(scope, request):
+            buffer = Buffer()
+            request.node.getparent(scope).addfinalizer(lambda: buffer)
+
+        def test_next():
+            pass
+    """)
+    name = "finalizer test_it.test_it.<locals>.<lambda> given to"
+    assert holders(found) == [f"{name} <{node}>: __closure__[0].cell_contents" for node in ("Session", "Module")]
+
+
 @pytest.mark.usefixtures("library", "without_roots")
 def test_what_was_freed_before_the_search_says_so(run: Runner) -> None:
     found = run("""
