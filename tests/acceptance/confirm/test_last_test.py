@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from tests.conftest import Runner
+    from tests.conftest import Run, Runner
 
 pytestmark = pytest.mark.newest
 
@@ -32,24 +33,11 @@ GROWS = {name for name in BODIES if not name.startswith(("replaces", "fills_the"
 """What adds in its second run: a third run of a test that shifts or fills a cache would not."""
 
 
-@pytest.mark.interpreter
-@pytest.mark.parametrize("name", BODIES)
-@pytest.mark.parametrize("where", ["first", "last", "alone"])
-def test_a_verdict_does_not_depend_on_whether_fixtures_end_with_the_test(run: Runner, where: str, name: str) -> None:
-    it = f"""
-    def test_it(used):
-        {BODIES[name]}
-    """
-    other = """
-    def test_other(used):
-        pass
-    """
-    tests = {"first": it + other, "last": other + it, "alone": it}[where]
-    found = run(
-        f"""
+HEAD = """
     import types
     import pytest
-    LAST, DONE, KEPT, SLOT = [], {{}}, [], []
+    from tests.support.standin import Buffer
+    LAST, DONE, KEPT, SLOT = [], {}, [], []
 
     @pytest.fixture(scope="session", autouse=True)
     def unrelated():
@@ -58,11 +46,40 @@ def test_a_verdict_does_not_depend_on_whether_fixtures_end_with_the_test(run: Ru
     @pytest.fixture(scope="module")
     def used():
         return types.SimpleNamespace(last=None, kept=[], table=Buffer(32))
-    {tests}"""
+"""
+OTHER = """
+    def test_other(used):
+        pass
+"""
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("name", BODIES)
+def test_who_ends_a_session_alone_is_judged_as_among_others(run: Runner, name: str) -> None:
+    found = run(f"{HEAD}\n    def test_{name}(used):\n        {BODIES[name]}\n")
+    assert failing_kinds(found) == {f"test_{name}": {"growing"} if name in GROWS else set()}
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("ends", [False, True], ids=["first of its module", "last of its module"])
+def test_a_verdict_does_not_depend_on_whether_fixtures_end_with_the_test(
+    run: Runner, pytester: pytest.Pytester, *, ends: bool
+) -> None:
+    for name, body in BODIES.items():
+        it = f"\n    def test_{name}(used):\n        {body}\n"
+        pytester.makepyfile(**{f"test_of_{name}": textwrap.dedent(HEAD + (OTHER + it if ends else it + OTHER))})
+    found = failing_kinds(run(""))
+    found.pop("test_other")
+    assert found == {f"test_{name}": {"growing"} if name in GROWS else set() for name in BODIES}
+
+
+def failing_kinds(found: Run) -> dict[str, set[str]]:
+    """The kinds of the findings that fail, by test; each finding is at least a note."""
+    assert {name: verdict for name, verdict in found.verdicts.items() if verdict == "clean"} in (
+        {},
+        {"test_other": "clean"},
     )
-    assert found.verdicts["test_it"] == ("leaked" if name in GROWS else "noted")
-    kinds = {one["kind"] for one in found.tests["test_it"]["findings"] if one["failed"]}
-    assert kinds == ({"growing"} if name in GROWS else set())
+    return {name: {one["kind"] for one in test["findings"] if one["failed"]} for name, test in found.tests.items()}
 
 
 WIDER = {
