@@ -62,17 +62,14 @@ def may_free(fixture: Any, node: Any) -> bool:
     return any(_name_of(finalizer) not in _HARMLESS for finalizer in finalizers)
 
 
-def nodes_may_free(item: Any, nextitem: Any) -> bool:
-    """Tell whether a test's teardown is to call a finalizer that user code gave to a wider node, as to the session.
-
-    What the function refers to was reported as freed before the search (tests/acceptance/confirm/test_explained_together.py).
-    """
+def finalizers_of_nodes(item: Any, nextitem: Any) -> list[Any]:
+    """Return the finalizers that a test's teardown is to call and that user code gave to a wider node, as to the session."""
     stack = getattr(getattr(item.session, "_setupstate", None), "stack", None)
-    if type(stack) is not dict:
-        return False
+    if type(stack) is not dict or (nextitem is not None and nextitem.parent is item.parent):
+        return []
     stay = {item, *(() if nextitem is None else nextitem.listchain())}
     finalizers = [one for node, (ours, _) in stack.items() if node not in stay for one in ours]
-    return any(not (_name_of(one) or ("", ""))[0].startswith("_pytest.") for one in finalizers)
+    return [one for one in finalizers if not (_name_of(one) or ("", ""))[0].startswith("_pytest.")]
 
 
 _GENERATOR_END = ("_pytest.fixtures", "_teardown_yield_fixture")

@@ -10,11 +10,11 @@ import pytest
 from pytest_gpuleak.heap.collector import PausedCollector
 from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.fixture_hooks import PLUGIN_ERRORS, FixtureHooks
-from pytest_gpuleak.session.fixtures import may_free, nodes_may_free
+from pytest_gpuleak.session.fixtures import finalizers_of_nodes, may_free
 from pytest_gpuleak.session.report_record import RECORD_ATTRIBUTE, attach, fail, note_properties
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
     from pytest_gpuleak.session.features.leak_fails import LeakFails
@@ -64,8 +64,17 @@ class RuntestHooks(FixtureHooks):
             self._nextitem = nextitem
             if self._attempts.attempt is not None:
                 self._attempts.attempt.ends = True
-            if self._check.late.waits and nodes_may_free(item, nextitem):
-                self._check.late.explain()
+            try:
+                self._before_finalizers(finalizers_of_nodes(item, nextitem))
+            except PLUGIN_ERRORS as error:
+                self.note_fault("BORDER", item, error)
+
+    def _before_finalizers(self, finalizers: Sequence[object]) -> None:
+        """Look at what finalizers of wider nodes keep, before they are called: see `before_teardown`."""
+        if finalizers:
+            self._check.late.explain()
+        for one in finalizers:
+            self._check.tracker.ownership.note_held(one)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(

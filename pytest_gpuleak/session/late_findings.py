@@ -40,11 +40,6 @@ class LateFindings:
             self._search = LateSearch(self._tracker, self._knowledge)
         self._knowledge.late = None if at_once else self._search
 
-    @property
-    def waits(self) -> bool:
-        """Whether holders are still to be searched for."""
-        return self._search is not None and not self._search.is_empty
-
     def explain_due(self) -> None:
         """Search if so many wait that they are to be explained now."""
         if self._search is not None and self._search.is_due:
@@ -52,7 +47,7 @@ class LateFindings:
 
     def explain(self) -> None:
         """Search for the holders of all findings that wait, together."""
-        if self._search is not None and self.waits:
+        if self._search is not None and not self._search.is_empty:
             self._own_modules.keep()
             began = perf_counter()
             with paused_timer(), self._tracker.counters.apart.kept_apart():

@@ -253,7 +253,8 @@ class LeakCheck:
         if arrays:
             garbage, growth = self._collect_garbage(arrays, growth, ended)
         growth, suspected = self._suspects(growth, policy, arrays or processes)
-        ended.left_in_fixtures = bool(released and policy.confirm) and tracker.left_in_released(policy)
+        goes = released or tracker.ownership.held_by_released  # by a fixture, or by a finalizer of a wider node
+        ended.left_in_fixtures = bool(goes and policy.confirm) and tracker.left_in_released(policy)
         if suspected or ended.left_in_fixtures:
             stop_timer(item)
             findings = self._check_suspect(ended, growth, arrays, processes, garbage)
@@ -330,7 +331,7 @@ class LeakCheck:
             ended.item, ended.nextitem, expected_s, self.attempts, self._values_let_go, self._settle_steps
         )
         subject.agents = self.helpers.agents
-        subject.rebuilds = bool(ended.rebuilt)
+        subject.rebuilds = bool(ended.rebuilt) or ended.left_in_fixtures
         subject.explain_late = self.late.explain
         return subject
 

@@ -73,6 +73,28 @@ def test_a_verdict_does_not_depend_on_whether_fixtures_end_with_the_test(
     assert found == {f"test_{name}": {"growing"} if name in GROWS else set() for name in BODIES}
 
 
+@pytest.mark.interpreter
+@pytest.mark.parametrize("after", ["", OTHER], ids=["alone", "among others"])
+def test_a_finalizer_of_a_wider_node_keeps_what_it_refers_to(run: Runner, after: str) -> None:
+    found = run(
+        """
+    import pytest
+
+    @pytest.fixture
+    def used():
+        pass
+
+    def test_leaks(request):
+        buffer = Buffer()
+        request.session.addfinalizer(lambda: buffer)
+    """
+        + after
+    )
+    assert failing_kinds(found)["test_leaks"] == {"growing"}
+    name = "finalizer test_it.test_leaks.<locals>.<lambda> given to <Session>"
+    assert found.holder("test_leaks") == f"{name}: __closure__[0].cell_contents"
+
+
 def failing_kinds(found: Run) -> dict[str, set[str]]:
     """The kinds of the findings that fail, by test; each finding is at least a note."""
     assert {name: verdict for name, verdict in found.verdicts.items() if verdict == "clean"} in (
