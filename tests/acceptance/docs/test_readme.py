@@ -1,4 +1,4 @@
-"""The README's code runs, and what it says that the examples and the code print is what they print."""
+"""The README's code and that of docs/without-pytest.md runs, and prints what they say that it prints."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ README = ROOT / "README.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def blocks() -> list[tuple[str, str]]:
-    """The README's fenced blocks, each with its language."""
-    return BLOCK.findall(README.read_text(encoding="utf-8"))
+def blocks(page: Path = README) -> list[tuple[str, str]]:
+    """A page's fenced blocks, each with its language."""
+    return BLOCK.findall(page.read_text(encoding="utf-8"))
 
 
 def programs() -> list[tuple[str, str]]:
-    """The programs that the README shows, each with the output that it shows next."""
-    found = blocks()
+    """The programs that docs/without-pytest.md shows, each with the output that it shows next."""
+    found = blocks(ROOT / "docs" / "without-pytest.md")
     return [
         (code, shown) for (lang, code), (then, shown) in itertools.pairwise(found) if (lang, then) == ("python", "text")
     ]
@@ -78,7 +78,7 @@ def test_the_demo_says_what_the_readme_shows() -> None:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("number", range(len(programs())))
-def test_a_program_prints_what_the_readme_shows(number: int, run_with_torch: Any) -> None:
+def test_a_program_prints_what_the_page_shows(number: int, run_with_torch: Any) -> None:
     code, shown = programs()[number]
     assert comparable(run_with_torch(code, file="predict.py").stdout) == comparable(shown)
 
@@ -89,7 +89,7 @@ def test_there_are_programs_to_run() -> None:
 
 def test_the_markers_the_ini_and_the_hook_are_accepted(pytester: pytest.Pytester) -> None:
     pytester.makepyprojecttoml("".join(code for lang, code in blocks() if lang == "toml"))
-    snippets = [code for lang, code in blocks() if lang == "python" and code not in dict(programs())]
+    snippets = [code for lang, code in blocks() if lang == "python"]
     pytester.makeconftest("".join(code for code in snippets if "def pytest_" in code))
     pytester.makepyfile("".join(code for code in snippets if "def test_" in code))
     result = pytester.runpytest_subprocess("--strict-markers", "-p", "no:randomly")
