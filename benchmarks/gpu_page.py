@@ -66,20 +66,29 @@ def read_verdicts(path: Path) -> Verdicts:
 
 
 def compare_verdicts(expected: Verdicts, found: Verdicts) -> list[str]:
-    """Write the table of stand-in against device: a row for each case, and what differs in it."""
-    rows = []
-    for case in sorted(expected.keys() | found.keys()):
-        if case not in found or case not in expected:
-            rows.append([f"`{case}`", "", "not run on the device" if case in expected else "not run on the stand-in"])
-            continue
+    """Write what differs between stand-in and device, a row for each such case, and list the other cases."""
+    rows, same = [], []
+    for case in sorted(expected.keys() & found.keys()):
         tests = expected[case].keys() | found[case].keys()
         differing = [
             f"{test}: {expected[case].get(test, 'none')}; on the device {found[case].get(test, 'none')}"
             for test in sorted(tests)
             if expected[case].get(test) != found[case].get(test)
         ]
-        rows.append([f"`{case}`", f"{len(tests) - len(differing)} of {len(tests)}", "; ".join(differing)])
-    return table(["case", "verdicts as on the stand-in", "what differs"], rows)
+        if differing:
+            rows.append([f"`{case}`", f"{len(tests) - len(differing)} of {len(tests)}", "; ".join(differing)])
+        else:
+            same.append(case)
+    lists = {
+        "As on the stand-in": same,
+        "Not run on the device": expected.keys() - found.keys(),
+        "Not run on the stand-in": found.keys() - expected.keys(),
+    }
+    lines = table(["case", "verdicts as on the stand-in", "what differs"], rows) if rows else []
+    for head, cases in lists.items():
+        if cases:
+            lines += ["", f"{head}: {', '.join(f'`{case}`' for case in sorted(cases))}."]
+    return lines
 
 
 def own_times(suites: list[Json]) -> list[str]:
