@@ -77,7 +77,7 @@ class PymplerProbe(HostProbe):
         self._before = None if rows is None else json.dumps(rows)
 
     def end_record(self) -> HostGrowth:
-        """Return the growth of all objects and the types that grew most; 0 bytes if a summary ran out of time."""
+        """Return the growth of all objects and the types that grew most; 0 bytes if a summary was cut."""
         before, self._before = self._before, None
         after = None if before is None else summarize(self._steps)
         if before is None or after is None:
