@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.acceptance.docs.conftest import LEAK, run_script, write_suite
+from tests.acceptance.docs.conftest import CLEAN, LEAK, run_script, write_suite
 from tests.support.pages import ROOT, blocks_of, commands_in
 
 if TYPE_CHECKING:
@@ -64,9 +64,13 @@ def test_the_steps_in_their_order(service: Script, suite: Path) -> None:
     assert service(commands_in(BLOCKS["baseline"])[0]).returncode == 0
     assert "test_train.KEPT" in (suite / "gpu-leaks.toml").read_text()
     gate = commands_in(BLOCKS["gate"])[0]
-    assert service(gate).returncode == 0
+    shrink = commands_in(BLOCKS["shrink"])[0]
+    assert [service(step).returncode for step in (gate, shrink)] == [0, 0]
     add_leak(suite)
     assert service(gate).returncode == 1
+    for leaking in ("shard_1/test_train.py", "shard_2/test_tune.py"):
+        (suite / "suite" / leaking).write_text(CLEAN.format(name="train"))
+    assert [service(step).returncode for step in (gate, shrink)] == [0, 1]
 
 
 def add_leak(suite: Path) -> None:
@@ -123,7 +127,7 @@ def test_a_service_runs_a_job_at_night_or_for_a_change() -> None:
 
 
 def test_every_block_is_tried_and_the_page_is_short() -> None:
-    assert sorted(BLOCKS) == ["baseline", "buildkite", "gate", "github", "gitlab", "look"]
+    assert sorted(BLOCKS) == ["baseline", "buildkite", "gate", "github", "gitlab", "look", "shrink"]
     assert TEXT.count("```") == 2 * len(BLOCKS)
     prose = re.sub(r"\]\([^)]*\)", "]", re.sub(r"^```.*?^```", "", TEXT, flags=re.DOTALL | re.MULTILINE))
     assert len(re.findall(r"\S*\w\S*", prose)) < 900

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from tests.acceptance.docs.conftest import CLEAN
 from tests.support.pages import blocks_of, commands_in
 
 if TYPE_CHECKING:
@@ -75,14 +74,6 @@ def test_nightly(shell: Script, suite: Path) -> None:
     assert (done.returncode, "NEW" in done.stdout) == (1, True)
 
 
-def test_adopting(shell: Script, suite: Path) -> None:
-    steps = [commands(name)[0] for name in ("adopt", "gate", "shrink")]
-    assert [shell(step).returncode for step in steps] == [0, 0, 0]
-    leaking = suite / "suite" / "shard_1" / "test_train.py"
-    leaking.write_text(CLEAN.format(name="train"))
-    assert [shell(step).returncode for step in steps[1:]] == [0, 1]
-
-
 def test_bisecting(shell: Script, suite: Path) -> None:
     (script,) = commands("bisect")
     shell("pytest -q --gpu-leak --gpu-leak-report=report.json")
@@ -108,5 +99,5 @@ def test_ranks(shell: Script, suite: Path) -> None:
 
 def test_every_recipe_is_tried() -> None:
     source = Path(__file__).read_text(encoding="utf-8")
-    assert len(RECIPES) == 12
+    assert len(RECIPES) == 9
     assert all(f'"{name}"' in source for name in RECIPES)
