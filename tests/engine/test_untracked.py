@@ -59,6 +59,13 @@ def test_what_replaces_memory_of_its_size_does_not_grow() -> None:
     assert judged(UntrackedRuns((replaced,), gone=Counter([MIB]), grows=True)) == []
 
 
+def test_what_takes_the_place_of_smaller_memory_grows_by_the_difference() -> None:
+    table, item = left(4 * MIB, "app.TABLE", ".data"), left(MIB, storage=2)
+    runs = UntrackedRuns((table, item), gone=Counter({3 * MIB: 1, 10: 5}), grows=True)
+    found = judge_untracked(runs, POLICY, frames_count=False)
+    assert [(one.bytes, one.bytes_per_run) for one in found] == [(4 * MIB, MIB), (MIB, MIB)]
+
+
 def test_small_growth_beside_large_growth_is_a_note() -> None:
     runs = UntrackedRuns((left(16 * MIB), left(1000, "lib.CACHE", storage=2)), grows=True)
     assert judged(runs) == [("growing", "app.KEPT", 16 * MIB, True), ("growing", "lib.CACHE", 1000, False)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuleak.engine.judge.arrays import judge, judge_added
 from pytest_gpuleak.engine.limits import MINOR_SHARE
 from pytest_gpuleak.model.evidence import Evidence
-from pytest_gpuleak.model.findings import Finding, Judged
+from pytest_gpuleak.model.findings import Finding, Holder, Judged
 from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.text import format_signed
 
@@ -61,8 +61,30 @@ def judge_untracked(runs: UntrackedRuns, policy: Policy, *, frames_count: bool) 
     added, total = added_by_record(runs, policy, frames_count=frames_count)
     if not added:
         return ()
-    found = judge_added(added, limits)
-    return tuple(dataclasses.replace(one, failed=one.failed and one.bytes * MINOR_SHARE > total) for one in found)
+    replaced = _replaced_by_larger(added, runs, _left(runs, frames_count=frames_count))
+    return tuple(
+        dataclasses.replace(
+            one,
+            failed=one.failed and one.bytes * MINOR_SHARE > total,
+            bytes_per_run=one.bytes_per_run - replaced[one.holder.root if one.holder else ""],
+        )
+        for one in judge_added(added, limits)
+    )
+
+
+def _replaced_by_larger(added: Sequence[Survivor], runs: UntrackedRuns, left: Sequence[Survivor]) -> Counter[str]:
+    """Return by root the bytes of smaller memory whose place the `added` takes: ``X = np.concatenate([X, new])``.
+
+    Only a name or an attribute lets go of what it had. Of what has gone the size alone is known: the nearest is taken.
+    """
+    free = runs.gone - (Counter(one.size for one in left) - Counter(one.size for one in added))
+    replaced: Counter[str] = Counter()
+    for one in sorted(added, key=lambda survivor: -survivor.size):
+        if one.holder is not None and not _items(one.holder):
+            smaller = max((size for size, number in free.items() if number > 0 and size < one.size), default=0)
+            free[smaller] -= 1
+            replaced[one.holder.root] += smaller
+    return replaced
 
 
 def added_by_record(runs: UntrackedRuns, policy: Policy, *, frames_count: bool) -> tuple[list[Survivor], int]:
@@ -110,9 +132,13 @@ def _left(runs: UntrackedRuns, *, frames_count: bool) -> list[Survivor]:
 def _items_first(survivor: Survivor) -> tuple[object, ...]:
     """Order by how many items lead to the memory, then by all that is told of it: not by the order in which it was met."""
     holder, reading = survivor.holder, survivor.reading
-    items = 0 if holder is None else sum(step.edge.startswith("[") for step in holder.path)
+    items = 0 if holder is None else _items(holder)
     place = ("", "") if holder is None else (holder.root, holder.text)
     return items, *place, survivor.size, reading.dtype, reading.shape, reading.storage
+
+
+def _items(holder: Holder) -> int:
+    return sum(step.edge.startswith("[") for step in holder.path)
 
 
 def _is_residue(survivor: Survivor, runs: UntrackedRuns) -> bool:
