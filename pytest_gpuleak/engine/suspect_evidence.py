@@ -143,7 +143,8 @@ class SuspectEvidence:
                 self._let_go = self._suspect.knowledge.older(self._suspect.tracker).let_go(self.runs.of_reruns())
             up = self._suspect.tracker.ownership.active_roots
             evidence = self.runs.evidence(graphs=graphs, let_go=self._let_go, up=up)
-        return supplemented(evidence, self.rings, self.lenders.holders, frames_count=self._frames_count)
+        frames_count = self._frames_count or self._closed is not None
+        return supplemented(evidence, self.rings, self.lenders.holders, frames_count=frames_count)
 
     def judge(self, why: str = "") -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
         """Judge all kinds of evidence; `why` tells why there was no re-run, if there was none.

@@ -163,6 +163,28 @@ def test_they_are_named_before_a_finalizer_of_a_wider_node_frees_them(run: Runne
 
 
 @pytest.mark.usefixtures("library", "without_roots")
+def test_what_a_frame_has_taken_before_the_search_stays_a_finding(run: Runner) -> None:
+    found = run("""
+        import pytest
+        from library import store0
+
+        class TakesAll:
+            @pytest.hookimpl(wrapper=True, tryfirst=True)
+            def pytest_sessionfinish(self):
+                taken = store0.kept[:]
+                store0.kept.clear()
+                return (yield)
+
+        def test_it(request):
+            if not store0.kept:
+                request.config.pluginmanager.register(TakesAll())
+            store0.kept.append(Buffer())
+    """)
+    assert found.verdicts == {"test_it": "leaked"}
+    assert "f_locals['taken'][0]" in found.holder("test_it")
+
+
+@pytest.mark.usefixtures("library", "without_roots")
 def test_what_was_freed_before_the_search_says_so(run: Runner) -> None:
     found = run("""
         from library import store0
