@@ -99,6 +99,26 @@ def fixtures_of_items(config: pytest.Config) -> list[Any]:
     return list(found.values())
 
 
+COLLECTED: Final = pytest.StashKey[frozenset[int]]()
+"""Key of the ids of the FixtureDefs that were there when the tests had been collected."""
+
+
+def note_collected(session: pytest.Session) -> None:
+    """Note the FixtureDefs that are there now: the others are registered by tests as they run."""
+    collected = (id(one) for _, fixtures in fixture_lists(session) for one in fixtures)
+    session.config.stash[COLLECTED] = frozenset(collected)
+
+
+def fixture_lists(session: pytest.Session) -> Iterator[tuple[Any, list[Any]]]:
+    """Yield pytest's lists of FixtureDefs, each with the node or nodeid that it is of; None: it is of many."""
+    registries = getattr(getattr(session, "_fixturemanager", None), "__dict__", {})
+    for fixtures in registries.get("_arg2fixturedefs", {}).values():  # before pytest 9.1
+        yield None, fixtures
+    for name in ("_arg2node2fixturedefs", "_arg2nodeid2fixturedefs"):
+        for by_place in registries.get(name, {}).values():
+            yield from by_place.items()
+
+
 _NOTEBOOKS = frozenset({"nbmake", "nbval", "pytest_notebook"})
 """Packages of plugins whose items run notebooks."""
 

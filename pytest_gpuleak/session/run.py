@@ -29,7 +29,13 @@ from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.item_hooks import RuntestHooks
 from pytest_gpuleak.session.leak_check import LeakCheck
 from pytest_gpuleak.session.peak_hooks import shared_probes, take_over_meter
-from pytest_gpuleak.session.pytest_internals import PhaseSignals, keep_files_real, plugin_packages, runs_nothing
+from pytest_gpuleak.session.pytest_internals import (
+    PhaseSignals,
+    keep_files_real,
+    note_collected,
+    plugin_packages,
+    runs_nothing,
+)
 from pytest_gpuleak.session.records.recorder import JournalHooks, Recorder, Sender
 from pytest_gpuleak.session.records.run_records import RunProgress, RunRecords
 from pytest_gpuleak.session.safeguards import ATTEMPTS, RunSafeguards
@@ -166,7 +172,7 @@ class Session:
         """Check the markers. Raises pytest.UsageError before any test runs."""
         check_markers(items)
 
-    def pytest_collection_finish(self) -> None:
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Register the hooks after every conftest.py: the last registered hook is called outermost."""
         self._run.look_for_devices(self._run.init_watch.end_collection)
         if self._config.hook.pytest_gpuleak_arrays.get_hookimpls():
@@ -177,6 +183,7 @@ class Session:
                 check.tracker.counters.add_devices(probe)
         if not runs_nothing(self._config):
             note_permanent(plugin_packages(self._config))
+            note_collected(session)
             keep_files_real()
             self._run.check.start()
             self._run.clean_up.begin()

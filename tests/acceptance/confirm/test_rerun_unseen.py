@@ -402,10 +402,17 @@ def test_pytests_own_records_have_one_run(run: Runner, pytester: pytest.Pytester
 
 
 @pytest.mark.skipif(not hasattr(pytest, "register_fixture"), reason="pytest 9.1 brought it")
-def test_a_fixture_that_a_test_registers_for_itself_is_kept_once(run: Runner) -> None:
+def test_a_fixture_that_a_test_registers_for_itself_is_kept_once(run: Runner, pytester: pytest.Pytester) -> None:
+    of_item = (
+        "\ndef pytest_itemcollected(item):\n    pytest.register_fixture(name='given', func=lambda: 0, node=item)\n"
+    )
+    with (pytester.path / "conftest.py").open("a") as file:
+        file.write(of_item)
     found = run(
         """
         import pytest
+
+        kept, last = [], {}
 
         def register(node):
             value = Buffer(100)
@@ -415,6 +422,18 @@ def test_a_fixture_that_a_test_registers_for_itself_is_kept_once(run: Runner) ->
             register(request.node)
             request.getfixturevalue("made")
 
+        def test_own_in_a_slot(request):
+            register(request.node)
+            last["value"] = request.getfixturevalue("made")
+
+        def test_own_in_a_list(request):
+            register(request.node)
+            kept.append(request.getfixturevalue("made"))
+
+        def test_of_collection(request):
+            assert request.getfixturevalue("given") == 0
+            register(request.node)
+
         def test_session_s(request):
             register(request.session)
 
@@ -423,8 +442,10 @@ def test_a_fixture_that_a_test_registers_for_itself_is_kept_once(run: Runner) ->
         """,
         apart=True,  # pytester records the calls of hooks, with the fixtures, in its own process
     )
-    assert found.verdicts == {"test_own": "noted", "test_session_s": "leaked", "test_last": "clean"}
-    assert found.finding("test_own")["kind"] == "retained"
+    notes = dict.fromkeys(("test_own", "test_own_in_a_slot", "test_of_collection"), "noted")
+    leaks = dict.fromkeys(("test_own_in_a_list", "test_session_s"), "leaked")
+    assert found.verdicts == {**notes, **leaks, "test_last": "clean"}
+    assert {found.finding(name)["kind"] for name in notes} == {"retained"}
 
 
 def test_a_doctest_is_run_again_as_it_was(run: Runner, pytester: pytest.Pytester) -> None:

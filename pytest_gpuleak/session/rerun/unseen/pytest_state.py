@@ -14,6 +14,7 @@ import pytest
 
 from pytest_gpuleak.heap.safe_access import module_dict, plain_text
 from pytest_gpuleak.session.attempt import TRACKER
+from pytest_gpuleak.session.pytest_internals import COLLECTED, fixture_lists
 from pytest_gpuleak.session.rerun.unseen.restoring import (
     Restore,
     all_of,
@@ -26,7 +27,6 @@ from pytest_gpuleak.session.rerun.unseen.restoring import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 ITEM_NAMES = frozenset({"funcargs", "_request", "_obj", "_instance", "_testcase", "_store"})
@@ -52,31 +52,16 @@ def keep_item(item: pytest.Item) -> Restore:
     )
 
 
-def keep_fixtures(item: pytest.Item) -> Restore:
-    """Note the fixtures of the test's own node: what it registers as it runs (`pytest.register_fixture`), pytest keeps."""
-    manager: Any = item.session._fixturemanager
-    before = {id(one): one for fixtures in _fixture_lists(manager, item) for one in fixtures}
+def forget_fixtures(item: pytest.Item) -> Restore:
+    """Forget what the last run has registered for the test's own node (`pytest.register_fixture`), which pytest keeps.
 
-    def is_new(fixture: Any) -> bool:
-        return id(fixture) not in before and fixture.baseid == item.nodeid
-
-    def restore() -> None:
-        for fixtures in _fixture_lists(manager, item):
-            fixtures[:] = [one for one in fixtures if not is_new(one)]
-        requested: dict[str, Any] = getattr(getattr(item, "_request", None), "_fixture_defs", {})
-        for name in [name for name, one in requested.items() if is_new(one)]:
-            del requested[name]
-
-    return restore
-
-
-def _fixture_lists(manager: Any, item: pytest.Item) -> Iterator[list[Any]]:
-    """Yield the lists of FixtureDefs in which those of the test's node are."""
-    yield from vars(manager).get("_arg2fixturedefs", {}).values()  # before pytest 9.1
-    for registry, place in (("_arg2node2fixturedefs", item), ("_arg2nodeid2fixturedefs", item.nodeid)):
-        for by_place in vars(manager).get(registry, {}).values():
-            if place in by_place:
-                yield by_place[place]
+    The re-run registers its own, and beside older ones of the same name would be given the value of these.
+    """
+    collected = item.config.stash[COLLECTED]
+    for place, fixtures in fixture_lists(item.session):
+        if place in (item, item.nodeid, None):
+            fixtures[:] = [one for one in fixtures if id(one) in collected or one.baseid != item.nodeid]
+    return nothing
 
 
 def renew_instance(item: pytest.Item) -> Restore:

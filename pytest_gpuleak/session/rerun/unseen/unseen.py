@@ -34,7 +34,7 @@ OF_PYTEST: tuple[Callable[[pytest.Item], Restore], ...] = (
     pytest_state.keep_cache,
     pytest_state.keep_fault_handler,
     pytest_state.keep_item,
-    pytest_state.keep_fixtures,
+    pytest_state.forget_fixtures,
     pytest_state.renew_instance,
     pytest_state.revive_doctest,
 )
