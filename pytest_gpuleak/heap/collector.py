@@ -190,7 +190,7 @@ class GcView:
         self._listener = listener
         self._saved: dict[str, Any] = {}
         self._border_moved = self._thawed = self._frozen = self._collecting = self._young_alone = False
-        self._frozen_before = 0
+        self._frozen_before = self._own = 0
         self.full_collections = 0
         """Collections of the whole heap since the view was installed, the plugin's own included."""
         self.on_collected: Callable[[], None] = lambda: None
@@ -235,7 +235,7 @@ class GcView:
             self._frozen = True
             # Only now: importing torch causes hundreds of collections, each with two calls.
             if self._callback not in gc.callbacks:
-                gc.callbacks.append(self._callback)
+                gc.callbacks.insert(0, self._callback)  # what it adds to a collection's figures, all others see
         watch_signals()
         self.before_aging()
         freeze()
@@ -260,7 +260,8 @@ class GcView:
         """Collect the young objects before user code collects the whole heap; return how many were garbage.
 
         What that frees then may be garbage of earlier tests, by which growth of the host's memory is a bound and makes a suspect:
-        a test whose fixture calls `gc.collect()` after it was run again for its own. User code's callbacks are not told of it.
+        a test whose fixture calls `gc.collect()` after it was run again for its own. User code's callbacks are not told of it, but
+        find it in the figures of the collection that follows.
         """
         # Debugging would show each collection, and what delivers a lost signal has to be met by the next one.
         if gc.get_debug() or self.signals.lost:
@@ -270,15 +271,16 @@ class GcView:
         ours = [one for one in told if one is self._callback or any(one is other for other in self.signals.others)]
         try:
             callbacks[:] = ours
-            return self.collect_young()
+            self._own = self.collect_young()
+            return self._own
         finally:
             callbacks[:] = told + callbacks[len(ours) :]  # with what another thread has added
 
     @contextmanager
     def whole_heap(self) -> Iterator[None]:
         """Let the unwrapped functions see every object."""
-        if self._thawed or not (self._frozen or self._listener.user_frozen):
-            yield  # no epoch has begun, or whole_heap is active already
+        if self._thawed or self._collecting or not (self._frozen or self._listener.user_frozen):
+            yield  # no epoch has begun, whole_heap is active already, or a callback looks while a collection runs
             return
         if self._listener.user_frozen:
             collect()  # garbage that is frozen below would stay for good, and seem to be held
@@ -314,6 +316,9 @@ class GcView:
             self.signals.go_on(phase)
         if info["generation"] != 2 or self._young_alone:
             return
+        if phase == "stop":
+            info["collected"] += self._own
+            self._own = 0
         self.full_collections += phase == "start"
         if self.on_full_collection is not None:
             self.on_full_collection(phase)

@@ -30,6 +30,8 @@ SOURCE = """
 
     OLD = []
     KEPT = []
+    FIGURES = []
+    gc.callbacks.append(lambda phase, info: FIGURES.append(info["collected"]))
 
     def test_collect_is_full():
         '''Garbage made by an earlier test, frozen since, is found.'''
@@ -129,21 +131,38 @@ SOURCE = """
         try:
             for _ in range(10):
                 cycle()
-            assert 10 <= gc.collect() <= 25  # a node, and up to Python 3.10 its dict
+            found = gc.collect()
+            assert 10 <= found <= 25  # a node, and up to Python 3.10 its dict
             assert phases == [("start", 2), ("stop", 2)]
+            assert FIGURES[-1] == found
             assert callback in gc.callbacks
         finally:
             gc.callbacks.remove(callback)
             gc.enable()
+
+    def test_a_callback_that_looks_at_the_heap():
+        node = Node()
+        node.itself, reference = node, weakref.ref(node)
+        KEPT.append(node)
+        del node
+        gc.collect()
+        KEPT.clear()
+        callback = lambda phase, info: gc.get_objects()
+        gc.callbacks.append(callback)
+        try:
+            gc.collect()
+        finally:
+            gc.callbacks.remove(callback)
+        assert reference() is None
 """
 
 
 def test_as_without_the_plugin(run: Runner, pytester: pytest.Pytester) -> None:
     # In a process of its own: what an outer run holds would be counted too.
     without = run(SOURCE, plugin="--no-gpu-leak", apart=True)
-    without.result.assert_outcomes(passed=13)
+    without.result.assert_outcomes(passed=14)
     with_it = run("", apart=True)
-    with_it.result.assert_outcomes(passed=13)
+    with_it.result.assert_outcomes(passed=14)
     assert set(with_it.verdicts.values()) == {"clean"}
 
 
