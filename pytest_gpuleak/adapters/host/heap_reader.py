@@ -12,6 +12,7 @@ from math import inf
 from mmap import PAGESIZE
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.adapters.host.descriptors import out_of_the_way
 from pytest_gpuleak.heap.collector_rules import is_free_threaded
 from pytest_gpuleak.model.readings import ProbeUnavailable
 
@@ -110,7 +111,7 @@ class AddressSpace:
                 pass  # a test may have closed our file, and its number may belong to another file
         self._identity = None
         try:
-            self._file = os.open("/proc/self/statm", os.O_RDONLY)
+            self._file = out_of_the_way(os.open("/proc/self/statm", os.O_RDONLY))
             self._identity, self._process = os.fstat(self._file), os.getpid()
             return self._read()
         except _ERRORS:  # Windows has no `os.pread`

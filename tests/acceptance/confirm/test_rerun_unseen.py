@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -446,6 +447,25 @@ def test_a_fixture_that_a_test_registers_for_itself_is_kept_once(run: Runner, py
     leaks = dict.fromkeys(("test_own_in_a_list", "test_session_s"), "leaked")
     assert found.verdicts == {**notes, **leaks, "test_last": "clean"}
     assert {found.finding(name)["kind"] for name in notes} == {"retained"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="descriptors cannot be moved there")
+@pytest.mark.parametrize("capture", ["fd", "sys", "no"])
+def test_files_have_the_same_descriptors(run: Runner, capture: str) -> None:
+    source = """
+        import os
+        import pytest
+
+        KEPT = {}
+
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_it(number):
+            descriptor = os.open(os.devnull, os.O_RDONLY)
+            os.close(descriptor)
+            KEPT[number, descriptor] = Buffer(100)
+    """
+    found = run(source, f"--capture={capture}", apart=True)
+    assert found.verdicts == {"test_it[1]": "noted", "test_it[2]": "noted"}
 
 
 def test_a_doctest_is_run_again_as_it_was(run: Runner, pytester: pytest.Pytester) -> None:

@@ -10,6 +10,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.adapters.host.descriptors import out_of_the_way
 from pytest_gpuleak.model.source_files import is_user_file
 from pytest_gpuleak.session.rerun.unseen.restoring import Restore, all_of, keep_mapping, nothing, replace
 
@@ -25,7 +26,7 @@ _SAVED: dict[int, int] = {}
 def open_stderr() -> int:
     """Return a new descriptor of stderr that neither pytest's capturing nor a muted re-run redirects."""
     try:
-        return os.dup(_SAVED.get(2, 2))
+        return out_of_the_way(os.dup(_SAVED.get(2, 2)))
     except OSError:  # it is closed
         return os.open(os.devnull, os.O_WRONLY)
 
@@ -99,7 +100,7 @@ def _mute_descriptor(descriptor: int) -> Restore:
     with contextlib.suppress(Exception):  # what was printed before must not be dropped with it
         (sys.__stdout__ if descriptor == 1 else sys.__stderr__).flush()  # type: ignore[union-attr]
     try:
-        saved = os.dup(descriptor)
+        saved = out_of_the_way(os.dup(descriptor))
     except OSError:  # it is closed
         return nothing
     null = os.open(os.devnull, os.O_WRONLY)
