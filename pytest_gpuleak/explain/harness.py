@@ -289,6 +289,7 @@ class _Frames:
             frame = frame.f_back
         for value in item.values():
             self._take_instance(value)
+        self._take_keywords(item.get("keywords"))
         callers = [*(set(identities) for _, identities in self._read_frames[1:]), set[int]()]
         for (_, identities), callers_own in zip(self._read_frames, callers, strict=True):
             # What the caller's variable refers to may have been lent to the parameter.
@@ -309,3 +310,10 @@ class _Frames:
             self._take_instance(instance)  # before pytest 8.2 the item refers to it by this method alone
         else:
             self.instances += [attributes for attributes in get_referents(value) if type(attributes) is dict]
+
+    def _take_keywords(self, keywords: object) -> None:
+        """Take the method that `functools.wraps` names on another: the item keeps a function's attributes (pytest 8.2)."""
+        for markers in get_referents(keywords):
+            if type(markers) is dict and "__wrapped__" in markers:
+                self.instances += [keywords, markers]
+                self._take_instance(markers["__wrapped__"])

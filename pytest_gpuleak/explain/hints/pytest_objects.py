@@ -31,11 +31,14 @@ _BORROWED: Final = (".config", ".session", ".parent", ".cls", ".obj", ".module",
 
 kept_instance: Final = Pattern(
     "pytest keeps the instance of a test class until the session ends, and with it what the test put on `self`: delete "
-    "the attribute in teardown_method, or use a fixture or a local variable.",
+    "the attribute in teardown_method (`tearDown` of a TestCase), or use a fixture or a local variable.",
     root=rf"(?s:.*{KEPT_INSTANCE}.*)",
     kinds=("fixture",),
 )
-"""An attribute of a test class's instance (pytest-dev/pytest, Function._instance)."""
+"""An attribute of a test class's instance (pytest-dev/pytest, Function._instance).
+
+Of a TestCase that wraps its method in its constructor (torch.testing._internal.common_utils), the item's keywords keep it.
+"""
 
 
 recorded_property: Final = Pattern(

@@ -213,7 +213,8 @@ def kept_by_pytest(line: Line, text: str) -> tuple[str, list[Step]]:  # noqa: PL
             function = line.objects[steps[5].position if len(steps) > 5 else line.end]
             return f"finalizer {callback_name(function)} given to {steps[2].text[1:-1]}", _with_colon(steps[5:])
         return "pytest session", steps
-    instance = 1 if first == "._instance" else 2 if edges == ["._obj", ".__self__"] else None
+    ways = (["._instance"], ["._obj", ".__self__"], [".keywords", "._markers", "['__wrapped__']", ".__self__"])
+    instance = next((len(way) for way in ways if [step.text for step in steps[: len(way)]] == way), None)
     if instance is not None:
         end = steps[instance].position if instance < len(steps) else line.end
         owner = safe_access.cut_name(safe_access.class_qualname(type(line.objects[end])))

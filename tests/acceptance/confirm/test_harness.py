@@ -150,6 +150,45 @@ def test_what_the_instance_of_a_class_keeps_is_a_note_without_a_re_run(run: Runn
     assert "delete the attribute in teardown_method" in finding["hint"]
 
 
+@pytest.mark.skipif(
+    pytest.version_tuple < (8, 2), reason="the item has the class's function, not the instance's method"
+)
+def test_what_an_instance_keeps_that_wraps_its_method_is_a_note_without_a_re_run(
+    run: Runner, pytester: pytest.Pytester
+) -> None:
+    found = run(
+        f"""{COUNTED}
+    import functools, types
+
+    class Wrapping(unittest.TestCase):
+        def __init__(self, name="runTest"):
+            super().__init__(name)
+            method = getattr(self, name, None)
+            if method is not None:
+                @functools.wraps(method)
+                def wrapper(self):
+                    method()
+
+                setattr(self, name, types.MethodType(wrapper, self))  # as in torch.testing._internal.common_utils
+
+    class TestIt(Wrapping):
+        def setUp(self):
+            self.batch = Buffer(100)
+
+        def test_it(self):
+            note("it")
+
+        def test_listed(self):
+            note("listed")
+            KEPT.append(self)
+    """
+    )
+    assert found.verdicts == {"TestIt::test_it": "noted", "TestIt::test_listed": "leaked"}
+    assert runs(pytester) == {"it": 1, "listed": 3}
+    assert found.holder("TestIt::test_it") == "TestIt instance kept by pytest.batch"
+    assert "`tearDown` of a TestCase" in found.finding("TestIt::test_it")["hint"]
+
+
 def test_as_much_as_fails_is_confirmed_by_a_re_run(run: Runner, pytester: pytest.Pytester) -> None:
     found = run(
         f"""{COUNTED}
