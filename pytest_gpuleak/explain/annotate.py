@@ -95,10 +95,15 @@ def _hint_for_cycle(holder: Holder) -> str:
             "An exception kept in a local variable refers to the frame of that variable by its traceback: delete the "
             "variable when it is no longer needed (`del error`), or keep `str(error)`."
         )
+    if holder.text.removeprefix("class ").startswith("unittest.mock."):
+        return (
+            "A mock is in cycles, with a class of its own and with its return value, so that only the garbage collector frees "
+            "it and what it was called with: call `reset_mock()` when done, or have the test call it with something small."
+        )
     if is_of_class(holder):
         return (
             "Each class is in a cycle with itself, so that only the garbage collector frees it and what its functions close "
-            "over: define it in a module, and pass it what it needs."
+            "over: define it in a module, or make it once for all, and pass it what it needs."
         )
     return (
         "The memory is freed only when the garbage collector runs: let one of these references, such as one back to an "

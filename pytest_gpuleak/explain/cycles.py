@@ -25,7 +25,7 @@ MAX_ARRAYS: Final = 3
 """Arrays whose cycles are searched for in a test: the largest."""
 
 MAX_OBJECTS: Final = 3_000
-MAX_LEVELS: Final = 12
+MAX_LEVELS: Final = 24
 """References between an array and the cycle that keeps it, at most."""
 
 _CONTAINERS: Final[frozenset[type]] = frozenset({dict, list, tuple, set, frozenset, types.CellType})
@@ -97,9 +97,15 @@ def _rank(value: object) -> tuple[bool, bool, str]:
     return not safe_access.is_a(value, type), type(value) in _CONTAINERS, safe_access.public_label(type(value))
 
 
-def _is_local(value: object) -> bool:
-    """Tell whether an object is a class that a function has defined: garbage once that ends, since each class is in a cycle."""
-    return safe_access.is_a(value, type) and "<locals>" in safe_access.class_qualname(value)  # type: ignore[arg-type]
+def _is_made_late(value: object) -> bool:
+    """Tell whether an object is a class that no module has: a function's, or `type(name, bases, {})`. Each is in a cycle."""
+    if not safe_access.is_a(value, type):
+        return False
+    name: str = safe_access.class_qualname(value)  # type: ignore[arg-type]  # a class, as checked
+    first, *nested = name.split(".")
+    module = safe_access.loaded_module(safe_access.class_module(value) or "")  # type: ignore[arg-type]
+    namespace = safe_access.module_dict(module) or {}
+    return first not in namespace or "<locals>" in nested or (not nested and namespace[first] is not value)
 
 
 def _nearest_ring(array: object, ignored: set[int], budget: Budget, blocks: int) -> tuple[list[object], list[object]]:
@@ -119,7 +125,7 @@ def _nearest_ring(array: object, ignored: set[int], budget: Budget, blocks: int)
         further: list[object] = []
         closing: list[tuple[int, int]] = []
         for parent in level:
-            if id(parent) in ignored or parent is level or (reaches_everything(parent) and not _is_local(parent)):
+            if id(parent) in ignored or parent is level or (reaches_everything(parent) and not _is_made_late(parent)):
                 continue
             children = dict.fromkeys(id(child) for child in get_referents(parent) if id(child) in wanted)
             for child in children:

@@ -6,6 +6,7 @@ import gc
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -88,6 +89,38 @@ def test_the_cycle_of_a_local_class_begins_at_the_class_and_has_the_line_of_its_
     assert told.hint.startswith("Each class is in a cycle")
     assert told.holder is not None
     assert told.holder.deciding is None
+
+
+def test_the_cycle_through_a_class_that_is_made_by_type_is_read_however_long_it_is() -> None:
+    """As of `torch.nn.utils.parametrize`: the module's own new class has a property that closes over the module."""
+
+    def changed(owner: Node) -> Node:
+        def cached() -> Node:
+            return owner
+
+        owner.__class__ = type("Changed", (Node,), {"value": property(lambda _: cached())})
+        return owner
+
+    child = value = Buffer(8)
+    for _ in range(4):
+        child = Node(child=child)  # type: ignore[assignment]
+    changed(child)  # type: ignore[arg-type]
+    del child
+    (found,) = read(value)
+    assert found is not None
+    assert found.text.startswith(f"class {__name__}.Changed.")
+    assert "owner" in "".join(step.type for step in found.path)
+
+
+def test_a_mock_is_in_cycles() -> None:
+    def called(value: Buffer) -> Buffer:
+        MagicMock()(value)
+        return value
+
+    (found,) = read(called(Buffer(8)))
+    told = annotate(Finding("cycle", False, "cpu", 1, 8, 0, "00", holder=found), str)
+    assert told.hint is not None
+    assert told.hint.startswith("A mock is in cycles")
 
 
 def test_a_stored_exception_tells_the_line() -> None:
