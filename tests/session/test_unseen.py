@@ -19,6 +19,7 @@ from pytest_gpuleak.session.rerun.unseen.plugins import HIDDEN, REFUSED
 from pytest_gpuleak.session.rerun.unseen.pytest_state import (
     count_failed_subtests,
     keep_failed_subtests,
+    forget_fixtures,
     keep_temporary_folders,
 )
 from pytest_gpuleak.session.rerun.unseen.restoring import all_of, keep_list, keep_mapping, keep_names
@@ -82,8 +83,10 @@ def test_state_of_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    "keep", [one for one in OF_PYTEST if one is not keep_temporary_folders], ids=lambda keep: keep.__name__
-)  # which asks the plugin's own hooks
+    "keep",
+    [one for one in OF_PYTEST if one not in (keep_temporary_folders, forget_fixtures)],
+    ids=lambda keep: keep.__name__,
+)  # which ask what the plugin's own hooks have noted
 def test_state_of_pytest(keep: Callable[[pytest.Item], Callable[[], None]], request: pytest.FixtureRequest) -> None:
     keep(request.node)()
 
