@@ -32,6 +32,11 @@ PLUGINS = {
         "@flaky\ndef test_it():\n    runs.append(0)\n    assert len(runs) > 1\n    keep()\n",
     ),
     "forked": Plugin("pytest_forked", "def test_it():\n    keep()\n", ("--forked",)),
+    "harvest": Plugin(
+        "pytest_harvest.plugin",
+        "def test_it(results_bag):\n    results_bag.ran = 1\n    keep()\n",
+        ("-p", "xdist.plugin"),
+    ),
     "hypothesis": Plugin(
         "_hypothesis_pytestplugin",
         "@settings(max_examples=3, database=None)\n@given(integers())\ndef test_it(number):\n    keep()\n",

@@ -8,7 +8,15 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.heap.safe_access import is_a
-from pytest_gpuleak.session.rerun.unseen.restoring import Restore, all_of, keep_list, keep_mapping, nothing, replace
+from pytest_gpuleak.session.rerun.unseen.restoring import (
+    Restore,
+    all_of,
+    keep_list,
+    keep_mapping,
+    keep_names,
+    nothing,
+    replace,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,6 +158,15 @@ def _silence_observations() -> Restore:
     return all_of(restores)
 
 
+def _set_results_aside(item: pytest.Item, harvest: Any) -> Restore:
+    """Let pytest-harvest store the test's fixtures a second time, which it refuses."""
+    stores = [one for one in harvest.FIXTURE_STORE.values() if item.nodeid in one]
+    restore = all_of([keep_names(one, [item.nodeid]) for one in stores])
+    for one in stores:
+        del one[item.nodeid]
+    return restore
+
+
 def _no_breakpoints(_item: pytest.Item, pdb: Any) -> Restore:
     def go_on(*arguments: object, **options: object) -> None:
         del arguments, options
@@ -184,6 +201,7 @@ HIDDEN: dict[str, Callable[[pytest.Item, Any], Restore]] = {
     "syrupy.session": _keep_snapshots,  # a second use of each snapshot, an update
     "hypothesis": _hide_from_hypothesis,  # failing examples, observations
     "pytest_rerunfailures": _mute_all_of,  # a failed attempt; it puts finalizers of wider fixtures aside
+    "pytest_harvest.plugin": _set_results_aside,  # the fixtures of the test, which it stores once
     "pdb": _no_breakpoints,  # a second stop at a breakpoint
 }
 """By their modules how a re-run is hidden from plugins, and from Python's debugger; each with what it would see."""
