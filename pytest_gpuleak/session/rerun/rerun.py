@@ -160,7 +160,7 @@ class Rerun:
                 self.item._initrequest()
             if self._passes("setup"):
                 self._is_decided = self.decided is not None and self.decided()
-                if not self._is_decided:
+                if not (self._is_decided or self.item.config.getoption("setuponly", default=False)):
                     self._passes("call")
 
     def _tear_down(self) -> None:

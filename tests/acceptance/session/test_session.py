@@ -164,6 +164,25 @@ def test_with_other_options(run: Runner, options: str) -> None:
     assert "switched off" not in found.result.stdout.str()
 
 
+def test_a_re_run_calls_no_test_where_setups_alone_are_asked_for(run: Runner, pytester: pytest.Pytester) -> None:
+    found = run(
+        """
+        import pathlib, pytest
+        KEPT = []
+
+        @pytest.fixture
+        def leaky():
+            KEPT.append(Buffer())
+
+        def test_it(leaky):
+            pathlib.Path("called").touch()
+        """,
+        "--setup-only",
+    )
+    assert found.finding("test_it")["kind"] == "growing"
+    assert not (pytester.path / "called").exists()
+
+
 def test_a_report_that_cannot_be_written_at_the_end(run: Runner, pytester: pytest.Pytester) -> None:
     found = run(
         """
