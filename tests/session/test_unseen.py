@@ -18,8 +18,8 @@ from pytest_gpuleak.session.rerun.unseen import after_verdict, process
 from pytest_gpuleak.session.rerun.unseen.plugins import HIDDEN, REFUSED
 from pytest_gpuleak.session.rerun.unseen.pytest_state import (
     count_failed_subtests,
-    keep_failed_subtests,
     forget_fixtures,
+    keep_failed_subtests,
     keep_temporary_folders,
 )
 from pytest_gpuleak.session.rerun.unseen.restoring import all_of, keep_list, keep_mapping, keep_names
