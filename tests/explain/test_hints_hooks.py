@@ -75,6 +75,12 @@ def test_a_ring_through_a_hook_on_a_graph_is_told_from_other_rings() -> None:
     assert hooks.ring_through_graph(trail(leak("C++", *edges, kind="native"))) is None
 
 
+def test_a_hook_that_a_graph_alone_keeps_is_told() -> None:
+    hint = hint_for(leak("C++ (hooks of an autograd graph)", HANDLE, CLOSURE, kind="native"))
+    assert hint is not None
+    assert "`handle.remove()`" in hint
+
+
 GRADIENT = ".grad.grad_fn.next_functions[0][0].variable"
 
 

@@ -183,17 +183,19 @@ class _Finder:
                     self._note(tensor, part.value, part.edge)
 
     def _hooks(self, tensors: Sequence[Any]) -> None:
-        """Note the hooks of `Tensor.register_post_accumulate_grad_hook`.
+        """Note the hooks of `Tensor.register_post_accumulate_grad_hook`, and of `register_hook` on a tensor of a graph.
 
-        C++ refers to their dict a second time, unlike that of other hooks unseen by the collector: a hook that leads to
-        its tensor is never freed (torch/csrc/autograd/python_variable.cpp, THPVariable_subclass_traverse).
+        C++ refers to their dict a second time, unlike that of a leaf's hooks unseen by the collector: a hook that leads to
+        its tensor is never freed (torch/csrc/autograd/python_variable.cpp, THPVariable_subclass_traverse and
+        THPVariable_set_backwards_hooks).
         """
         if not any(map(is_hook_dict, self.wanted.values())):
             return
         for tensor in self._affordable(tensors):
-            hooks = self._access.read(tensor, LEAF_HOOKS)
+            name = LEAF_HOOKS if self._access.read(tensor, "is_leaf") else "_backward_hooks"
+            hooks = self._access.read(tensor, name)
             if hooks is not None and id(hooks) in self.wanted:
-                self._note(tensor, hooks, f".{LEAF_HOOKS}")
+                self._note(tensor, hooks, f".{name}")
 
     def _shape(self, tensor: Any) -> tuple[int, ...]:
         shape = self._access.read(tensor, "shape")

@@ -15,6 +15,9 @@ _HOOKS: Final = re.compile(r"\._\w*hooks|.* \((?:pre)?hooks\)")
 """Where torch keeps hooks of modules, optimizers (torch/optim/optimizer.py), tensors (torch/_tensor.py) and graphs' nodes."""
 
 _GLOBAL_HOOKS: Final = re.compile(r"torch\.[\w.]+\._global_\w*hooks")
+_HOOKS_OF_GRAPH: Final = "C++ (hooks of an autograd graph)"
+"""A dict of hooks whose tensor has another one now, or is gone: no walk shows that the graph refers to it."""
+
 _OWN: Final = (".grad", ".grad_fn", "._base", ".variable")
 _TENSORS: Final = ("torch.Tensor", "torch.nn.parameter.Parameter")
 _BY_HANDLE: Final = "collections.OrderedDict"
@@ -33,6 +36,11 @@ def hook_not_removed(trail: Trail) -> str | None:
 
 def ring_through_graph(trail: Trail) -> str | None:  # noqa: PLR0911 - a return for each hint
     """Recognise a ring through an autograd graph, one side of which C++ holds (pytorch/pytorch#7343)."""
+    if trail.root == _HOOKS_OF_GRAPH:
+        return (
+            "A hook of a tensor keeps what it refers to for as long as the tensor's autograd graph lives, for good where that "
+            "leads back to it: call `handle.remove()` when done, or let the hook refer to tensors by `weakref.ref`."
+        )
     if trail.root != RING_ROOT:
         return None
     if any(step.edge == "._post_accumulate_grad_hooks" for step in trail.steps):

@@ -144,6 +144,19 @@ def test_a_ring_through_a_hook(torch: Any) -> None:
     assert not weak.expired()  # the ring is real
 
 
+def test_a_hook_that_refers_to_its_own_tensor_is_a_ring(torch: Any) -> None:
+    box = [torch.zeros(4, requires_grad=True) * 2]
+    handle = box[0].register_hook(hook_that_refers_to(box[0]))
+    holder = holder_of(box)
+    assert holder.text.startswith(f"{RING_ROOT} -> torch.Tensor._backward_hooks[")
+    weak = torch._C._WeakTensorRef(box[0])
+    box.clear()
+    gc.collect()
+    assert not weak.expired()  # the ring is real
+    handle.remove()
+    assert weak.expired()
+
+
 @pytest.mark.usefixtures("break_rings")
 def test_the_heap_is_not_walked_for_what_a_ring_keeps(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     walked: list[int] = []
