@@ -68,8 +68,9 @@ def finalizers_of_nodes(item: Any, nextitem: Any) -> list[Any]:
     if type(stack) is not dict or (nextitem is not None and nextitem.parent is item.parent):
         return []
     stay = {item, *(() if nextitem is None else nextitem.listchain())}
-    finalizers = [one for node, (ours, _) in stack.items() if node not in stay for one in ours]
-    return [one for one in finalizers if not (_name_of(one) or ("", ""))[0].startswith("_pytest.")]
+    entries = [entry for node, entry in stack.items() if node not in stay and type(entry) is tuple]
+    finalizers = [one for ours in (entry[0] for entry in entries) if type(ours) is list for one in ours]
+    return [one for one in finalizers if not str((_name_of(one) or ("",))[0]).startswith("_pytest.")]
 
 
 _GENERATOR_END = ("_pytest.fixtures", "_teardown_yield_fixture")

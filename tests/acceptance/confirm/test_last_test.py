@@ -74,7 +74,7 @@ def test_a_verdict_does_not_depend_on_whether_fixtures_end_with_the_test(
 
 
 @pytest.mark.interpreter
-@pytest.mark.parametrize("after", ["", OTHER], ids=["alone", "among others"])
+@pytest.mark.parametrize("after", ["", OTHER], ids=["last", "among others"])
 def test_a_finalizer_of_a_wider_node_keeps_what_it_refers_to(run: Runner, after: str) -> None:
     found = run(
         """
@@ -87,10 +87,14 @@ def test_a_finalizer_of_a_wider_node_keeps_what_it_refers_to(run: Runner, after:
     def test_leaks(request):
         buffer = Buffer()
         request.session.addfinalizer(lambda: buffer)
+
+    def test_leaks_by_a_function_of_no_module(request):
+        request.node.parent.addfinalizer(eval("lambda: buffer", {"buffer": Buffer()}))
     """
         + after
     )
-    assert failing_kinds(found)["test_leaks"] == {"growing"}
+    kinds = failing_kinds(found)
+    assert kinds["test_leaks"] == kinds["test_leaks_by_a_function_of_no_module"] == {"growing"}
     name = "finalizer test_it.test_leaks.<locals>.<lambda> given to <Session>"
     assert found.holder("test_leaks") == f"{name}: __closure__[0].cell_contents"
 
