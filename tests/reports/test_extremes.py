@@ -60,7 +60,7 @@ BEYOND_CAPS = 4_000
 @settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
     deadline=None,
-    max_examples=20,
+    max_examples=40,
 )
 @given(report=REPORTS)
 def test_any_report_is_written_in_each_format_and_can_be_parsed(report: RunReport) -> None:
