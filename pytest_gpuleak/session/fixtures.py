@@ -62,14 +62,18 @@ def may_free(fixture: Any, node: Any) -> bool:
     return any(_name_of(finalizer) not in _HARMLESS for finalizer in finalizers)
 
 
+def nodes_set_up(session: Any) -> list[tuple[Any, list[Any], Any]]:
+    """Return the nodes that are set up, each with its finalizers and its setup's error (`SetupState` in _pytest/runner.py)."""
+    stack = getattr(getattr(session, "_setupstate", None), "stack", None)
+    return [(node, *entry) for node, entry in stack.items()] if type(stack) is dict else []
+
+
 def finalizers_of_nodes(item: Any, nextitem: Any) -> list[Any]:
     """Return the finalizers that a test's teardown is to call and that user code gave to a wider node, as to the session."""
-    stack = getattr(getattr(item.session, "_setupstate", None), "stack", None)
-    if type(stack) is not dict or (nextitem is not None and nextitem.parent is item.parent):
+    if nextitem is not None and nextitem.parent is item.parent:
         return []
     stay = {item, *(() if nextitem is None else nextitem.listchain())}
-    entries = [entry for node, entry in stack.items() if node not in stay and type(entry) is tuple]
-    finalizers = [one for ours in (entry[0] for entry in entries) if type(ours) is list for one in ours]
+    finalizers = [one for node, ours, _ in nodes_set_up(item.session) if node not in stay for one in ours]
     return [one for one in finalizers if not str((_name_of(one) or ("",))[0]).startswith("_pytest.")]
 
 

@@ -17,7 +17,7 @@ from pytest_gpuleak.heap.interpreter import getrefcount
 from pytest_gpuleak.heap.safe_access import is_subclass
 from pytest_gpuleak.model.readings import HOST
 from pytest_gpuleak.session.faults import error_chain, traceback_of
-from pytest_gpuleak.session.fixtures import is_wider
+from pytest_gpuleak.session.fixtures import is_wider, nodes_set_up
 from pytest_gpuleak.session.pytest_internals import DeferredFinalizerErrors, log_handlers, release_values, warn
 
 if TYPE_CHECKING:
@@ -155,7 +155,4 @@ def _frames(errors: Iterable[tuple[BaseException, types.TracebackType | None]]) 
 
 def _errors_of_collectors(item: pytest.Item) -> list[BaseException]:
     """Return errors of collectors' setups, which pytest raises again in each of their tests (`SetupState.setup`)."""
-    stack = getattr(getattr(item.session, "_setupstate", None), "stack", None)
-    if type(stack) is not dict:
-        return []
-    return [error for _, error in stack.values() if is_subclass(type(error), BaseException)]
+    return [error for _, _, error in nodes_set_up(item.session) if is_subclass(type(error), BaseException)]

@@ -33,6 +33,15 @@ SOURCE = """
     FIGURES = []
     gc.callbacks.append(lambda phase, info: FIGURES.append(info["collected"]))
 
+    def old_garbage():
+        node = Node()
+        node.itself, reference = node, weakref.ref(node)
+        KEPT.append(node)
+        del node
+        gc.collect()
+        KEPT.clear()
+        return reference
+
     def test_collect_is_full():
         '''Garbage made by an earlier test, frozen since, is found.'''
         gc.disable()
@@ -42,12 +51,7 @@ SOURCE = """
             gc.enable()
 
     def test_collect_reaches_old_garbage():
-        node = Node()
-        node.itself, reference = node, weakref.ref(node)
-        KEPT.append(node)
-        del node
-        gc.collect()
-        KEPT.clear()
+        reference = old_garbage()
         assert reference() is not None
         assert gc.collect() >= 1
         assert reference() is None
@@ -141,12 +145,7 @@ SOURCE = """
             gc.enable()
 
     def test_a_callback_that_looks_at_the_heap():
-        node = Node()
-        node.itself, reference = node, weakref.ref(node)
-        KEPT.append(node)
-        del node
-        gc.collect()
-        KEPT.clear()
+        reference = old_garbage()
         callback = lambda phase, info: gc.get_objects()
         gc.callbacks.append(callback)
         try:
